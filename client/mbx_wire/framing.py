@@ -1,0 +1,93 @@
+"""Newline framing of JSON-RPC messages, sans-io: bytes in, complete lines out.
+
+Owns the line limit. Never parses JSON and never reads or writes a descriptor. Standard library only.
+Lines end with 0x0A alone (a trailing 0x0D is dropped, so that a client with CRLF line ends works).
+"""
+
+from __future__ import annotations
+
+MAX_LINE = 4 * 1024 * 1024
+"""Longest accepted line in bytes, without its newline."""
+
+
+class Oversized:
+    """Marks, in the order of arrival, that a line longer than the limit was discarded to its end."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        """`size`: how many bytes were seen when the line was given up."""
+        self.size = size
+
+
+class LineReader:
+    """Splits a byte stream into lines of at most `limit` bytes.
+
+    An oversized line yields one `Oversized` at the moment the limit is passed; its bytes up to the next
+    newline are dropped, and the stream goes on with the line after it.
+    """
+
+    __slots__ = ("_discarding", "_limit", "_parts", "_size")
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        """`limit`: bytes a line may have without its newline."""
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._discarding = False
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held of a line that has not ended yet."""
+        return self._size
+
+    def feed(self, data: bytes) -> list[bytes | Oversized]:
+        """Take bytes as they came and return every line that is now complete."""
+        if b"\n" not in data:
+            return self._keep(data)
+        out: list[bytes | Oversized] = []
+        pieces = data.split(b"\n")
+        tail = pieces.pop()
+        for piece in pieces:
+            self._end_line(piece, out)
+        out.extend(self._keep(tail))
+        return out
+
+    def finish(self) -> bytes | None:
+        """The last line of a stream that ended without a newline, or None when nothing is left over."""
+        if self._discarding or not self._parts:
+            return None
+        line = b"".join(self._parts)
+        self._reset()
+        return line
+
+    def _end_line(self, piece: bytes, out: list[bytes | Oversized]) -> None:
+        if self._discarding:
+            self._discarding = False
+            return
+        size = self._size + len(piece)
+        if size > self._limit:
+            self._reset()
+            out.append(Oversized(size))
+            return
+        if self._parts:
+            self._parts.append(piece)
+            piece = b"".join(self._parts)
+            self._reset()
+        out.append(piece[:-1] if piece.endswith(b"\r") else piece)
+
+    def _keep(self, piece: bytes) -> list[bytes | Oversized]:
+        if self._discarding or not piece:
+            return []
+        self._size += len(piece)
+        if self._size > self._limit:
+            size = self._size
+            self._reset()
+            self._discarding = True
+            return [Oversized(size)]
+        self._parts.append(piece)
+        return []
+
+    def _reset(self) -> None:
+        self._parts.clear()
+        self._size = 0

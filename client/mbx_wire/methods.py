@@ -1,0 +1,65 @@
+"""Every method of the socket, as data: name, params, result, and what the dispatcher must know of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mbx_wire import admin, envelope, identity
+
+
+class NoParams(msgspec.Struct, frozen=True):
+    """No params; unknown members are ignored so that old daemons answer new clients."""
+
+
+class Pong(msgspec.Struct, frozen=True):
+    """Answer of ping."""
+
+    pong: bool
+    pid: int
+    version: str
+
+
+class AnyResult(msgspec.Struct, frozen=True):
+    """A result whose shape the method's own page describes (tool.call: an MCP CallToolResult)."""
+
+
+class Method(msgspec.Struct, frozen=True):
+    """One method.
+
+    changes: it may change durable state, so its reply waits for the disk and its request id is kept.
+    frozen: part of the mini-protocol that every version answers without `hello`.
+    people: refused for a caller beneath an agent CLI (people's levers).
+    """
+
+    name: str
+    params: type[msgspec.Struct]
+    result: type[msgspec.Struct]
+    doc: str
+    changes: bool = False
+    frozen: bool = False
+    people: bool = False
+
+
+_ALL = (
+    Method("hello", envelope.HelloParams, envelope.HelloResult, "Introduces the connection and agrees on a version."),
+    Method("ping", NoParams, Pong, "Answers at once.", frozen=True),
+    Method("status", NoParams, admin.StatusResult, "The daemon's version, place and figures.", frozen=True),
+    Method("stop", admin.StopParams, admin.StopResult, "Drains and ends the daemon.", frozen=True),
+    Method("identity.list", identity.ListParams, identity.ListResult, "Identities of the project or host."),
+    Method("identity.show", admin.ShowParams, admin.ShowResult, "One identity."),
+    Method("identity.why", admin.ShowParams, admin.WhyResult, "The evidence behind an identity's state."),
+    Method("identity.claim", identity.ClaimParams, identity.ClaimResult, "Takes a mailbox.", changes=True),
+    Method("identity.register", identity.RegisterParams, identity.ClaimResult, "Makes a mailbox.", changes=True),
+    Method("identity.release", identity.ReleaseParams, identity.ReleaseResult, "Lets it go.", changes=True),
+    Method("tool.call", admin.ToolCallParams, AnyResult, "An MCP tools/call whole.", changes=True),
+    Method("admin.free", admin.FreeParams, admin.AdminResult, "Makes a mailbox vacant.", changes=True, people=True),
+    Method("admin.retire", admin.NameOnlyParams, admin.AdminResult, "Puts away.", changes=True, people=True),
+    Method("admin.unretire", admin.NameOnlyParams, admin.AdminResult, "Brings back.", changes=True, people=True),
+    Method("admin.rename", admin.RenameParams, admin.AdminResult, "Renames.", changes=True, people=True),
+    Method("admin.log", admin.LogParams, admin.LogResult, "The registry's history."),
+    Method("admin.stats", NoParams, admin.StatsResult, "Counters of the daemon's parts."),
+    Method("events.subscribe", admin.SubscribeParams, admin.SubscribeResult, "Streams durable changes."),
+)
+
+METHODS: dict[str, Method] = {method.name: method for method in _ALL}
+"""Method name -> method."""

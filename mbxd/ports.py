@@ -1,0 +1,177 @@
+"""The daemon's ports: what it needs of the machine, as Protocols.
+
+Each has a real adapter and a fake, and one conformance suite in tests/ that both pass. Nothing here
+does I/O; this module imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class VfsFile(Protocol):
+    """An open file of the store. Offsets and sizes are bytes; every call may raise OSError."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes at `offset`; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, data: bytes, offset: int) -> int:
+        """Write and return how many bytes went in: a short write is no error here, the caller must look."""
+        ...
+
+    def sync_data(self) -> None:
+        """fdatasync (F_FULLFSYNC on macOS): the data, and the size when it grew, are on the disk."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend with zeroes."""
+        ...
+
+    def size(self) -> int:
+        """Current size in bytes."""
+        ...
+
+    def close(self) -> None:
+        """Close; closing twice is no error."""
+        ...
+
+
+class Vfs(Protocol):
+    """The file system as the store uses it. Paths are absolute."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> VfsFile:
+        """Open for reading and writing. `create` makes a new file of mode 0600 and fails when it exists."""
+        ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """Names in a directory, in no order."""
+        ...
+
+    def make_dir(self, path: str) -> None:
+        """Make a directory of mode 0700 unless it exists; parents must exist."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace `new` atomically; durable only after `sync_dir`."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; durable only after `sync_dir`."""
+        ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make creations, renames and removals in this directory durable."""
+        ...
+
+
+class Clock(Protocol):
+    """Three readings. Only `wall` is ever stored."""
+
+    def wall(self) -> float:
+        """Unix time in seconds; may jump either way."""
+        ...
+
+    def awake(self) -> float:
+        """Seconds of a clock that stands still while the machine sleeps; never stored, never compared across runs."""
+        ...
+
+
+class ProcessId(NamedTuple):
+    """Identity of a process, good across daemon restarts: equal means the same process.
+
+    boot: boot id (empty where the system has none); ns: inode of its pid namespace, 0 when unreadable;
+    pid: as the daemon sees it, 0 when invisible; ticks: raw start time (Linux: field 22 of /proc/pid/stat,
+    clock ticks since boot; macOS: microseconds), 0 when unreadable; inode: of its pidfd on pidfs
+    (Linux 6.9+), 0 elsewhere. See proc(5), pidfd_open(2).
+    """
+
+    boot: str
+    ns: int
+    pid: int
+    ticks: int
+    inode: int
+
+
+class Verdict(NamedTuple):
+    """Answer of a liveness probe. status: alive, dead, unknown; reason: a code of docs/liveness.md."""
+
+    status: str
+    reason: str
+
+
+class ProcessInfo(NamedTuple):
+    """A process as found on a walk. `argv` and `exe` are empty when unreadable."""
+
+    identity: ProcessId
+    ppid: int
+    uid: int
+    argv: tuple[str, ...]
+    exe: str
+
+
+class Processes(Protocol):
+    """Processes of this machine. A handle is an int that stands for a process: a pidfd, or a number of ours."""
+
+    def boot_id(self) -> str:
+        """This boot's id."""
+        ...
+
+    def has_pidfd(self) -> bool:
+        """Whether handles are pidfds, which tell of a death at once and can't be fooled by a reused pid."""
+        ...
+
+    def ancestry(self, pid: int) -> list[ProcessInfo]:
+        """The process and its ancestors up to pid 1, each link checked twice; empty when it is gone or unseen."""
+        ...
+
+    def open(self, identity: ProcessId) -> int | None:
+        """A handle on exactly this process; None when it is gone, is another one now, or can't be watched."""
+        ...
+
+    def adopt(self, pidfd: int) -> tuple[ProcessId, int]:
+        """Take a pidfd from elsewhere (SO_PEERPIDFD): identity and handle. The port owns the descriptor from now on."""
+        ...
+
+    def probe(self, identity: ProcessId, handle: int | None) -> Verdict:
+        """Alive, dead or unknown, by the decision table of docs/liveness.md. Never raises."""
+        ...
+
+    def close(self, handle: int) -> None:
+        """Give a handle back."""
+        ...
+
+    async def wait_deaths(self) -> list[int]:
+        """Wait until watched processes die; their handles, each once. Without pidfds this waits for ever."""
+        ...
+
+    def describe(self, pid: int) -> str | None:
+        """A short line for people: the program's name and start; None when unreadable. No arguments: they hold secrets."""
+        ...
+
+
+class RunSync(Protocol):
+    """Runs a blocking function elsewhere (a worker thread), or inline in tests."""
+
+    def __call__(self, fn: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """The function's result."""
+        ...
+
+
+class Watcher(Protocol):
+    """Tells that files may have changed. Events are hints: the reader compares contents."""
+
+    def watch(self, paths: Sequence[str]) -> AsyncIterator[None]:
+        """Yields after any change below the directories; coalesced, at most once a second."""
+        ...
+
+
+class CommitSink(Protocol):
+    """Where the engine's batches go: the log, on its own thread."""
+
+    def append(self, records: Iterable[bytes]) -> None:
+        """Write one batch durably or raise; after a failure every later call raises."""
+        ...
