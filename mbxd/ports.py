@@ -24,7 +24,7 @@ class VfsFile(Protocol):
         ...
 
     def sync_data(self) -> None:
-        """fdatasync (F_FULLFSYNC on macOS): the data, and the size when it grew, are on the disk."""
+        """As fdatasync(2) (F_FULLFSYNC on macOS): the data, and the size when it grew, are on the disk."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -76,7 +76,7 @@ class Clock(Protocol):
         ...
 
     def awake(self) -> float:
-        """Seconds of a clock that stands still while the machine sleeps; never stored, never compared across runs."""
+        """Seconds of a clock that stands still while the machine sleeps; never stored or compared across runs."""
         ...
 
 
@@ -149,7 +149,7 @@ class Processes(Protocol):
         ...
 
     def describe(self, pid: int) -> str | None:
-        """A short line for people: the program's name and start; None when unreadable. No arguments: they hold secrets."""
+        """A short line for people: the program's name and start, None when unreadable; arguments may be secret."""
         ...
 
 

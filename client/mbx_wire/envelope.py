@@ -35,7 +35,7 @@ class Request(msgspec.Struct, frozen=True):
 
     method: str
     jsonrpc: str = ""
-    id: int | str | None | msgspec.UnsetType = msgspec.UNSET
+    id: int | str | msgspec.UnsetType | None = msgspec.UNSET
     params: msgspec.Raw = msgspec.Raw(b"")
     meta: Meta = NO_META
 

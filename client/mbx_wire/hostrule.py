@@ -25,9 +25,9 @@ class Process(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Index of the host in the chain (0 is the shim itself), a label for it, and why it was chosen."""
+    """Place of the host in the chain (0 is the shim itself), a label for it, and why it was chosen."""
 
-    index: int
+    place: int
     label: str
     why: str
 
@@ -38,7 +38,16 @@ WRAPPERS = frozenset(
 )
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "ash", "busybox"})
 BORDERS = frozenset(
-    {"systemd", "init", "launchd", "containerd-shim", "containerd-shim-runc-v2", "conmon", "runsv", "runsvdir"}
+    {
+        "systemd",
+        "init",
+        "launchd",
+        "containerd-shim",
+        "containerd-shim-runc-v2",
+        "conmon",
+        "runsv",
+        "runsvdir",
+    }
     | {"s6-supervise", "s6-svscan", "supervisord", "tmux", "screen", "zellij", "dtach", "abduco"}
     | {"sshd", "sshd-session", "login", "mosh-server", "su", "sudo", "doas", "cron", "crond", "relay"},
 )

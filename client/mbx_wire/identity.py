@@ -55,16 +55,15 @@ DescriptionField = Annotated[
         extra_json_schema={"maxLength": DESCRIPTION_MAX},
     ),
 ]
-AllField = Annotated[
-    bool, msgspec.Meta(description="list only: true shows the whole host instead of this project.")
-]
+AllField = Annotated[bool, msgspec.Meta(description="list only: true shows the whole host instead of this project.")]
 
 
 class IdentityToolParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the MCP tool `mbx_identity`."""
 
     action: Annotated[
-        Action, msgspec.Meta(description="list: look; claim: take a mailbox; register: make one; release: let go.")
+        Action,
+        msgspec.Meta(description="list: look; claim: take a mailbox; register: make one; release: let go."),
     ]
     name: NameField | None = None
     role: RoleField | None = None

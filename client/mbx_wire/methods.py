@@ -41,7 +41,12 @@ class Method(msgspec.Struct, frozen=True):
 
 
 _ALL = (
-    Method("hello", envelope.HelloParams, envelope.HelloResult, "Introduces the connection and agrees on a version."),
+    Method(
+        "hello",
+        envelope.HelloParams,
+        envelope.HelloResult,
+        "Introduces the connection and agrees on a version.",
+    ),
     Method("ping", NoParams, Pong, "Answers at once.", frozen=True),
     Method("status", NoParams, admin.StatusResult, "The daemon's version, place and figures.", frozen=True),
     Method("stop", admin.StopParams, admin.StopResult, "Drains and ends the daemon.", frozen=True),
@@ -52,7 +57,14 @@ _ALL = (
     Method("identity.register", identity.RegisterParams, identity.ClaimResult, "Makes a mailbox.", changes=True),
     Method("identity.release", identity.ReleaseParams, identity.ReleaseResult, "Lets it go.", changes=True),
     Method("tool.call", admin.ToolCallParams, AnyResult, "An MCP tools/call whole.", changes=True),
-    Method("admin.free", admin.FreeParams, admin.AdminResult, "Makes a mailbox vacant.", changes=True, people=True),
+    Method(
+        "admin.free",
+        admin.FreeParams,
+        admin.AdminResult,
+        "Makes a mailbox vacant.",
+        changes=True,
+        people=True,
+    ),
     Method("admin.retire", admin.NameOnlyParams, admin.AdminResult, "Puts away.", changes=True, people=True),
     Method("admin.unretire", admin.NameOnlyParams, admin.AdminResult, "Brings back.", changes=True, people=True),
     Method("admin.rename", admin.RenameParams, admin.AdminResult, "Renames.", changes=True, people=True),

@@ -36,9 +36,7 @@ def state_dir(env: Mapping[str, str], account_home: str) -> str:
     return _home(env, account_home) + "/.local/state/mbx"
 
 
-def default_socket(
-    env: Mapping[str, str], uid: int, state_dir: str, account_home: str, run_user_ok: bool
-) -> str:
+def default_socket(env: Mapping[str, str], uid: int, state_dir: str, account_home: str, run_user_ok: bool) -> str:
     """The socket's path when nothing else is known of the daemon.
 
     `$MBX_SOCKET`; else, for the account's ordinary state directory, `$XDG_RUNTIME_DIR/mbx/mbxd.sock`, else

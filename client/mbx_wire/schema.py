@@ -58,7 +58,11 @@ def _resolve(node: Any, components: dict[str, Any]) -> Any:
     keep = {k: v for k, v in node.items() if k != "title" and not (k == "description" and "properties" in node)}
     out = {}
     for key, value in keep.items():
-        out[key] = {n: _resolve(p, components) for n, p in value.items()} if key == "properties" else _resolve(value, components)
+        out[key] = (
+            {n: _resolve(p, components) for n, p in value.items()}
+            if key == "properties"
+            else _resolve(value, components)
+        )
     return _simplify(out)
 
 

@@ -1,0 +1,211 @@
+"""evolve and replay: the one place that changes state.
+
+Owns what each event does to the records and their indexes. `evolve` never refuses: whatever is in the log
+happened. The functions that make one record from another are shared with the rules, which use them to show
+a result before it is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
+
+from mbxd.core import events as ev
+from mbxd.core.state import (
+    HINTS_KEPT,
+    LOST_KEPT,
+    REPLIES_KEPT,
+    SHIMS_KEPT,
+    Hold,
+    Identity,
+    Kept,
+    Loss,
+    PastHold,
+    Project,
+    State,
+)
+
+E = TypeVar("E")
+
+
+def replay(state: State, history: Iterable[ev.Event]) -> State:
+    """Fold events into a state; the state is changed and returned."""
+    table = _EVOLVE
+    for event in history:
+        table[type(event)](state, event)
+    return state
+
+
+def evolve(state: State, event: ev.Event) -> None:
+    """Apply one event."""
+    _EVOLVE[type(event)](state, event)
+
+
+def hints_of(session: ev.SessionRef) -> tuple[str, ...]:
+    """All keys under which a session is remembered: its hints, and itself while its process lasts."""
+    host = session.host
+    own = f"\x00{host.boot}/{host.ns}/{host.pid}/{host.ticks}/{host.inode}/{session.handle}"
+    return (*session.hints, own)
+
+
+def _project_created(state: State, e: ev.ProjectCreated) -> None:
+    state.add_project(Project(e.id, e.key, e.slug, e.at))
+
+
+def _registered(state: State, e: ev.IdentityRegistered) -> None:
+    state.add(registered(e))
+
+
+def registered(e: ev.IdentityRegistered) -> Identity:
+    """The record that a registration makes."""
+    return Identity(
+        id=e.id,
+        name=e.name,
+        address=e.address,
+        role=e.role,
+        description=e.description,
+        project=e.project,
+        created_at=e.at,
+        last_active_at=e.at,
+        program=e.program,
+        model=e.model,
+        task_description=e.task_description,
+        attachments_policy=e.attachments_policy,
+    )
+
+
+def granted(identity: Identity, e: ev.Granted) -> Identity:
+    """The record after a grant."""
+    hold = Hold(e.session, e.at, e.shims[-SHIMS_KEPT:])
+    return replace(identity, epoch=e.epoch, hold=hold, last_active_at=e.at)
+
+
+def _granted(state: State, e: ev.Granted) -> None:
+    identity = granted(state.identities[e.identity], e)
+    state.put(identity)
+    state.index_hold(identity, cast("Hold", identity.hold))
+    state.lost.pop((e.session.host, e.session.handle), None)
+    for hint in hints_of(e.session):
+        state.by_hint.pop(hint, None)  # moved to the young end
+        state.by_hint[hint] = e.identity
+    while len(state.by_hint) > HINTS_KEPT:
+        del state.by_hint[next(iter(state.by_hint))]
+
+
+def _shim_attached(state: State, e: ev.ShimAttached) -> None:
+    identity = state.identities[e.identity]
+    if identity.hold is not None and identity.epoch == e.epoch:
+        shims = (*identity.hold.shims, e.shim)[-SHIMS_KEPT:]
+        state.put(replace(identity, hold=replace(identity.hold, shims=shims)))
+
+
+def ended(identity: Identity, reason: str, at: float, active_at: float, epoch: int | None = None) -> Identity:
+    """The record after its grant ended."""
+    hold = cast("Hold", identity.hold)
+    return replace(
+        identity,
+        epoch=identity.epoch if epoch is None else epoch,
+        hold=None,
+        past=PastHold(hold.session, at, reason),
+        last_active_at=active_at,
+    )
+
+
+def _end(state: State, identity: Identity, reason: str, at: float, active_at: float, epoch: int | None = None) -> None:
+    state.drop_hold(identity, cast("Hold", identity.hold))
+    state.put(ended(identity, reason, at, active_at, epoch))
+
+
+def _lose(state: State, identity: Identity, to: str | None, at: float, how: str) -> None:
+    key = cast("Hold", identity.hold).key
+    state.lost.pop(key, None)
+    state.lost[key] = Loss(identity.id, to, at, how)
+    if len(state.lost) > LOST_KEPT:
+        del state.lost[next(iter(state.lost))]
+
+
+def _released(state: State, e: ev.Released) -> None:
+    identity = state.identities[e.identity]
+    if identity.hold is not None and identity.epoch == e.epoch:
+        _end(state, identity, "released", e.at, e.active_at)
+
+
+def _holder_ended(state: State, e: ev.HolderEnded) -> None:
+    identity = state.identities[e.identity]
+    if identity.hold is not None and identity.epoch == e.epoch:
+        if e.to is not None:
+            _lose(state, identity, e.to, e.at, e.reason)
+        _end(state, identity, e.reason, e.at, e.active_at)
+
+
+def _freed(state: State, e: ev.Freed) -> None:
+    identity = state.identities[e.identity]
+    if identity.hold is None:
+        state.put(replace(identity, epoch=e.epoch))
+        return
+    _lose(state, identity, None, e.at, "freed")
+    _end(state, identity, "freed", e.at, e.active_at, e.epoch)
+
+
+def _role_set(state: State, e: ev.RoleSet) -> None:
+    state.put(replace(state.identities[e.identity], role=e.role))
+
+
+def with_retired(identity: Identity, how: str | None) -> Identity:
+    """The record put away, or brought back."""
+    return replace(identity, retired=how)
+
+
+def _retired(state: State, e: ev.Retired) -> None:
+    state.put(with_retired(state.identities[e.identity], e.how))
+
+
+def _unretired(state: State, e: ev.Unretired) -> None:
+    state.put(with_retired(state.identities[e.identity], None))
+
+
+def renamed(identity: Identity, name: str, address: str) -> Identity:
+    """The record under another name; the old address stays as an alias, a new one is no alias any more."""
+    aliases = tuple(a for a in (*identity.aliases, identity.address) if a != address)
+    return replace(identity, name=name, address=address, aliases=aliases)
+
+
+def _renamed(state: State, e: ev.Renamed) -> None:
+    old = state.identities[e.identity]
+    state.drop_names(old)
+    new = renamed(old, e.name, e.address)
+    state.put(new)
+    state.index_names(new)
+
+
+def _replied(state: State, e: ev.Replied) -> None:
+    kept = state.replies.get(e.instance)
+    if kept is None:
+        kept = state.replies[e.instance] = {}
+    kept[e.request_id] = Kept(e.digest, e.result)
+    if len(kept) > REPLIES_KEPT:
+        del kept[next(iter(kept))]
+
+
+def _instances_forgotten(state: State, e: ev.InstancesForgotten) -> None:
+    for instance in e.instances:
+        state.replies.pop(instance, None)
+
+
+_EVOLVE: dict[type[Any], Callable[[State, Any], None]] = {
+    ev.ProjectCreated: _project_created,
+    ev.IdentityRegistered: _registered,
+    ev.Granted: _granted,
+    ev.ShimAttached: _shim_attached,
+    ev.Released: _released,
+    ev.HolderEnded: _holder_ended,
+    ev.Freed: _freed,
+    ev.RoleSet: _role_set,
+    ev.Retired: _retired,
+    ev.Unretired: _unretired,
+    ev.Renamed: _renamed,
+    ev.Replied: _replied,
+    ev.InstancesForgotten: _instances_forgotten,
+}

@@ -1,0 +1,470 @@
+"""The rules of list, claim, register and release.
+
+Owns what `mbx_identity` may do. Reads state, returns events and a result; never changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from mbx_wire.errors import Code
+from mbx_wire.identity import (
+    ClaimParams,
+    ClaimResult,
+    HostInfo,
+    ListParams,
+    ListResult,
+    Lost,
+    Pending,
+    Predecessor,
+    RegisterParams,
+    ReleaseParams,
+    ReleaseResult,
+)
+from mbxd.core import events as ev
+from mbxd.core import evolve, naming, view
+from mbxd.core.context import Context
+from mbxd.core.liveness import Standing
+from mbxd.core.rejected import Rejected
+from mbxd.core.sessions import Acting, acting, held_last, looking, pending
+from mbxd.core.state import NO_PROJECT, Identity, State
+from mbxd.core.times import iso
+
+ROWS_MAX = 50
+CANDIDATES_MAX = 5
+
+
+class Decision(NamedTuple):
+    """What a rule decided: events to log, in order, and the result for the caller."""
+
+    events: list[ev.Event]
+    result: Any
+
+
+# --- list ---------------------------------------------------------------------------------------------
+
+
+class Listing(NamedTuple):
+    """What a list shows, before rows are made of it."""
+
+    who: Acting | None
+    identities: list[Identity]
+    truncated: bool
+    warnings: list[str]
+
+
+def select(state: State, params: ListParams, ctx: Context) -> Listing:
+    """Which identities a list shows, in order: yours, vacant with mail, live, the rest by name."""
+    who, warnings = looking(state, ctx.caller)
+    mine = None if who is None else who.holds
+    project = view.project_id(state, ctx)
+    projects = list(state.roster) if params.all else [project]
+    if not params.all and ctx.caller.project is not None and project == NO_PROJECT:
+        projects = []  # nothing was made in the project yet
+    chosen: dict[int, Identity] = {}
+    if mine is not None and (params.all or mine.project == project):
+        chosen[mine.id] = mine
+    for identity in _in_order(state, projects, ctx):
+        if len(chosen) > ROWS_MAX:
+            break
+        chosen.setdefault(identity.id, identity)
+    rows = list(islice(chosen.values(), ROWS_MAX))
+    return Listing(who, rows, len(chosen) > ROWS_MAX, warnings)
+
+
+def _in_order(state: State, projects: list[int], ctx: Context) -> Iterator[Identity]:
+    wanted = set(projects)
+    with_mail = (state.identities[i] for i, n in ctx.unread.items() if n and i in state.identities)
+    yield from sorted(
+        (i for i in with_mail if i.project in wanted and i.hold is None and i.retired is None),
+        key=lambda i: i.address,
+    )
+    held = sorted((state.identities[i] for p in projects for i in state.held.get(p, ())), key=lambda i: i.address)
+    yield from (i for i in held if view.standing(i, ctx).state == "live")
+    if len(projects) == 1:
+        yield from (state.identities[m.id] for m in state.roster.get(projects[0], ()))
+        return
+    # Enough of each project to fill the page, merged by name.
+    heads = [m for p in projects for m in state.roster[p][: ROWS_MAX + 1]]
+    yield from (state.identities[m.id] for m in sorted(heads))
+
+
+def list_(state: State, params: ListParams, ctx: Context) -> Decision:
+    """`identity.list`."""
+    listing = select(state, params, ctx)
+    rows: list[Any] = [view.row(state, identity, listing.who, ctx) for identity in listing.identities]
+    return Decision([], list_result(state, listing, rows, ctx))
+
+
+def list_result(state: State, listing: Listing, rows: list[Any], ctx: Context) -> ListResult:
+    """The result around the rows, which may be encoded already."""
+    who = listing.who
+    mine = None if who is None else who.holds
+    wish = None if who is None else pending(state, ctx.caller, who, view.project_id(state, ctx))
+    shown = None
+    if wish is not None:
+        free = wish.identity is not None and view.blocker(wish.identity, who, ctx) is None
+        shown = Pending(name=wish.name, why=wish.why, claimable=free)
+    loss = None if who is None else state.lost.get(who.key)
+    return ListResult(
+        action="list",
+        host=HostInfo(label=ctx.host_label, container=ctx.container),
+        project=view.project_info(state, ctx),
+        you=None if mine is None else view.you(state, mine, ctx),
+        pending=shown,
+        lost=None
+        if loss is None
+        else Lost(name=state.identities[loss.identity].address, to=loss.to, at=iso(loss.at), how=loss.how),
+        identities=rows,
+        truncated=listing.truncated,
+        warnings=listing.warnings,
+        next=_next_after_list(state, listing, shown, ctx),
+    )
+
+
+def _next_after_list(state: State, listing: Listing, wish: Pending | None, ctx: Context) -> str | None:
+    who = listing.who
+    if who is None or who.holds is not None:
+        return None
+    if wish is not None and wish.claimable:
+        return 'mbx_identity {"action":"claim"}'
+    for identity in listing.identities:
+        if view.blocker(identity, who, ctx) is None:
+            return f'mbx_identity {{"action":"claim","name":"{identity.address}"}}'
+    project = view.project_info(state, ctx)
+    name = naming.conventional(None if project is None else project.slug, "backend")
+    return f'mbx_identity {{"action":"register","name":"{name}","role":"backend"}}'
+
+
+# --- claim --------------------------------------------------------------------------------------------
+
+
+def claim(state: State, params: ClaimParams, ctx: Context) -> Decision:
+    """`identity.claim`: take a mailbox that is there, or make one when the name is plainly new."""
+    who = acting(state, ctx.caller)
+    role = None if params.role is None else naming.check_role(params.role)
+    description = None if params.description is None else naming.check_description(params.description)
+    name = params.name or _unnamed(state, who, ctx)
+    project = view.project_id(state, ctx)
+    identity = state.find(name, project) or state.find(naming.check_address(name), project)
+    if identity is None:
+        return _claim_unknown(state, name, role, description, who, ctx)
+    refusal = view.blocker(identity, who, ctx, role=role is not None)
+    if refusal is not None:
+        raise refusal
+    _check_same_role(identity, role)
+    warnings = _foreign_project(state, identity, ctx)
+    if description is not None:
+        warnings.append("`description` was not used: the mailbox exists.")
+    return grant(state, identity, who, ctx, action="claim", role=role, warnings=warnings)
+
+
+def _unnamed(state: State, who: Acting, ctx: Context) -> str:
+    if who.holds is not None:
+        return who.holds.address
+    project = view.project_id(state, ctx)
+    wish = pending(state, ctx.caller, who, project)
+    if wish is not None:
+        return wish.name
+    last = held_last(state, who.session)
+    if last is not None:
+        return last.address
+    vacant = _vacant(state, ctx)
+    raise Rejected(
+        Code.NAME_REQUIRED,
+        "This session held nothing before, so claim needs a name."
+        + (f" Vacant here: {', '.join(vacant)}." if vacant else " Nothing is vacant here."),
+        f'Claim one: {{"action":"claim","name":"{vacant[0]}"}}.'
+        if vacant
+        else 'Register one: {"action":"register","name":"<project>-<role>","role":"<role>"}.',
+        data={"vacant": vacant},
+    )
+
+
+def _vacant(state: State, ctx: Context, role: str | None = None) -> list[str]:
+    project = view.project_id(state, ctx)
+    if ctx.caller.project is not None and project == NO_PROJECT:
+        return []
+    free = (
+        i.address
+        for i in islice((state.identities[m.id] for m in state.roster.get(project, ())), naming.NEAR_SCANNED)
+        if (role is None or i.role == role) and i.retired is None and view.standing(i, ctx).state == "vacant"
+    )
+    return list(islice(free, CANDIDATES_MAX))
+
+
+def _check_same_role(identity: Identity, role: str | None) -> None:
+    if role is not None and identity.role is not None and role != identity.role:
+        raise Rejected(
+            Code.ROLE_MISMATCH,
+            f'{identity.address} has the role "{identity.role}", not "{role}".',
+            f'Claim it without a role, or register another name for the role "{role}".',
+            data={"role": identity.role},
+        )
+
+
+def _foreign_project(state: State, identity: Identity, ctx: Context) -> list[str]:
+    wanted = ctx.caller.project
+    here = NO_PROJECT if wanted is None else state.project_by_key.get(wanted.key, -1)
+    if identity.project == here:
+        return []
+    where = state.slug(identity.project) or "no project"
+    return [f"{identity.address} belongs to another project ({where})."]
+
+
+def _claim_unknown(
+    state: State, name: str, role: str | None, description: str | None, who: Acting, ctx: Context
+) -> Decision:
+    project = view.project_id(state, ctx)
+    slug = state.slug(project)
+    known = ctx.caller.project is None or project != NO_PROJECT
+    others = (m.address for m in state.roster.get(project, ())) if known else iter(())
+    near = naming.near(name, others, slug)
+    vacant = [] if role is None else _vacant(state, ctx, role)
+    if role is None or near or vacant:
+        like = f" Did you mean {' or '.join(near)}?" if near else ""
+        same = f' Vacant with the role "{role}": {", ".join(vacant)}.' if vacant else ""
+        raise Rejected(
+            Code.UNKNOWN_IDENTITY,
+            f"There is no mailbox {name}.{like}{same}",
+            "Claim one that exists, or make this one: "
+            f'{{"action":"register","name":"{name}","role":"{role or "backend"}"}}.',
+            data={"near": near, "vacant": vacant},
+        )
+    if who.holds is not None:
+        raise view.holds_another(who.holds, name)
+    return _create(state, name, role, description, who, ctx, "claim")
+
+
+# --- register -----------------------------------------------------------------------------------------
+
+
+def register(state: State, params: RegisterParams, ctx: Context) -> Decision:
+    """`identity.register`: a new mailbox, claimed in the same step; a person makes a vacant one."""
+    who = None if ctx.caller.host is None else acting(state, ctx.caller)
+    slug = None if (info := view.project_info(state, ctx)) is None else info.slug
+    if params.role is None:
+        raise Rejected(
+            Code.ROLE_REQUIRED,
+            "register needs a role: what the mailbox is for.",
+            'For example {"action":"register","name":"shop-backend","role":"backend"}.',
+        )
+    role = naming.check_role(params.role)
+    if params.name is None:
+        example = naming.conventional(slug, role)
+        raise Rejected(
+            Code.NAME_REQUIRED,
+            "register needs a name; none is ever made up for you.",
+            f'By convention <project>-<role>: {{"action":"register","name":"{example}","role":"{role}"}}.',
+        )
+    name = naming.check_address(params.name)
+    description = None if params.description is None else naming.check_description(params.description)
+    taken = state.find(name, view.project_id(state, ctx))
+    if taken is not None and who is not None and who.holds is not None and who.holds.id == taken.id:
+        _check_same_role(taken, role)
+        return grant(state, taken, who, ctx, action="register", role=role, warnings=[])
+    if taken is not None:
+        raise _name_taken(state, taken, name, role, slug, who, ctx)
+    if who is not None and who.holds is not None:
+        raise view.holds_another(who.holds, name)
+    return _create(state, name, role, description, who, ctx, "register")
+
+
+def _name_taken(
+    state: State, taken: Identity, name: str, role: str, slug: str | None, who: Acting | None, ctx: Context
+) -> Rejected:
+    stand = view.standing(taken, ctx)
+    claimable = view.blocker(taken, who, ctx) is None
+    wanted = naming.conventional(slug, role)
+    suggested = naming.free_variant(wanted if len(wanted) > 1 else name, state.by_address)
+    alias = "" if taken.address == name else f" (now called {taken.address})"
+    return Rejected(
+        Code.NAME_TAKEN,
+        f"{name}{alias} exists already, in {state.slug(taken.project) or 'no project'}; "
+        f"it is {stand.state} ({stand.reason}).",
+        f'Claim it: {{"action":"claim","name":"{taken.address}"}}.'
+        if claimable
+        else f'Register another name, for example "{suggested}".',
+        data={
+            "name": taken.address,
+            "project": state.slug(taken.project),
+            "state": stand.state,
+            "claimable": claimable,
+            "suggested_name": suggested,
+        },
+    )
+
+
+def _create(
+    state: State,
+    name: str,
+    role: str,
+    description: str | None,
+    who: Acting | None,
+    ctx: Context,
+    action: Literal["claim", "register"],
+) -> Decision:
+    events, project, slug = ensure_project(state, ctx)
+    made = ev.IdentityRegistered(state.next_identity, name, name, role, description, project, ctx.now)
+    events.append(made)
+    identity = evolve.registered(made)
+    warnings = []
+    if name != naming.conventional(slug, role):
+        warnings.append(f"By convention a role mailbox is called {naming.conventional(slug, role)}.")
+    if who is not None:
+        decision = grant(
+            state, identity, who, ctx, action=action, role=None, warnings=warnings, slug=slug, created=True
+        )
+        return Decision([*events, *decision.events], decision.result)
+    shown = view.row(state, identity, None, ctx)
+    result = ClaimResult(
+        action=action,
+        identity=replace(shown, project=slug),
+        epoch=0,
+        created=True,
+        resumed=False,
+        unread=0,
+        inbox=[],
+        predecessor=None,
+        warnings=warnings,
+        next=f'mbx_identity {{"action":"claim","name":"{name}"}}',
+    )
+    return Decision(events, result)
+
+
+def ensure_project(state: State, ctx: Context) -> tuple[list[ev.Event], int, str | None]:
+    """Events that make the caller's project if need be, its id and slug."""
+    wanted = ctx.caller.project
+    if wanted is None:
+        return [], NO_PROJECT, None
+    found = state.project_by_key.get(wanted.key)
+    if found is not None:
+        return [], found, state.projects[found].slug
+    slug = view.new_slug(state, wanted.slug)
+    return [ev.ProjectCreated(state.next_project, wanted.key, slug, ctx.now)], state.next_project, slug
+
+
+# --- grants -------------------------------------------------------------------------------------------
+
+
+def grant(
+    state: State,
+    identity: Identity,
+    who: Acting,
+    ctx: Context,
+    *,
+    action: Literal["claim", "register"],
+    role: str | None,
+    warnings: list[str],
+    slug: str | None = None,
+    created: bool = False,
+) -> Decision:
+    """Make the session the holder, or give it the grant that it has."""
+    events: list[ev.Event] = []
+    yours = who.holds is not None and who.holds.id == identity.id
+    predecessor = None if yours else _predecessor(identity, who, ctx)
+    resumed = yours or _resumes(state, identity, who)
+    after = identity
+    if not yours:
+        after = _take(after, who, ctx, events)
+    if role is not None and after.role is None:
+        events.append(ev.RoleSet(identity.id, role, ctx.now))
+        after = replace(after, role=role)
+    if not ctx.caller.shims:
+        warnings = [
+            *warnings,
+            "No mbx-mcp of this session is running: others may claim it after the detach grace.",
+        ]
+    stand = _fresh(ctx) if not yours else view.standing(identity, ctx)
+    shown = view.row(state, after, Acting(who.session, who.key, after), ctx, stand)
+    result = ClaimResult(
+        action=action,
+        identity=shown if slug is None else replace(shown, project=slug),
+        epoch=after.epoch,
+        created=created,
+        resumed=resumed,
+        unread=ctx.unread.get(identity.id, 0),
+        inbox=[],
+        predecessor=predecessor,
+        warnings=warnings,
+        next=None,
+    )
+    return Decision(events, result)
+
+
+def _take(identity: Identity, who: Acting, ctx: Context, events: list[ev.Event]) -> Identity:
+    if identity.hold is not None:
+        # The old grant ends first: by proof of death, or because its grace is over.
+        stand = view.standing(identity, ctx)
+        active = ctx.active.get(identity.id, identity.last_active_at)
+        to = None if stand.state == "vacant" else who.session.client
+        gone = ev.HolderEnded(identity.id, identity.epoch, stand.reason, ctx.now, active, to)
+        events.append(gone)
+        identity = evolve.ended(identity, stand.reason, ctx.now, active)
+    if identity.retired is not None:
+        events.append(ev.Unretired(identity.id, ctx.now))
+        identity = replace(identity, retired=None)
+    granted = ev.Granted(identity.id, identity.epoch + 1, who.session, ctx.caller.shims, ctx.now)
+    events.append(granted)
+    return evolve.granted(identity, granted)
+
+
+def _fresh(ctx: Context) -> Standing:
+    if ctx.caller.shims:
+        return Standing("live", "held", None)
+    return Standing("detached", "detached", ctx.policy.detach_grace)
+
+
+def _resumes(state: State, identity: Identity, who: Acting) -> bool:
+    holder = identity.hold.session if identity.hold is not None else None
+    last = holder or (identity.past.session if identity.past is not None else None)
+    if last is None:
+        return False
+    return (
+        bool(set(evolve.hints_of(last)) & set(evolve.hints_of(who.session)))
+        and held_last(state, who.session) is not None
+    )
+
+
+def _predecessor(identity: Identity, who: Acting, ctx: Context) -> Predecessor | None:
+    if identity.hold is not None:
+        stand = view.standing(identity, ctx)
+        session, ended, reason = identity.hold.session, ctx.now, str(stand.reason)
+    elif identity.past is not None:
+        session, ended, reason = identity.past.session, identity.past.ended, identity.past.reason
+    else:
+        return None
+    if (session.host, session.handle) == who.key:
+        return None
+    return Predecessor(
+        client=session.client, ended=iso(ended), reason=reason, task_description=identity.task_description
+    )
+
+
+# --- release ------------------------------------------------------------------------------------------
+
+
+def release(state: State, _params: ReleaseParams, ctx: Context) -> Decision:
+    """`identity.release`: let go. Nothing held, or a late release of an older epoch, changes nothing."""
+    who = acting(state, ctx.caller)
+    held = who.holds
+    warnings = []
+    if held is not None and ctx.caller.epoch is not None and ctx.caller.epoch != held.epoch:
+        warnings.append(f"This release was for epoch {ctx.caller.epoch}; {held.address} is at {held.epoch} now.")
+        held = None
+    if held is None:
+        nothing = ReleaseResult(
+            action="release", released=None, warnings=warnings, next='mbx_identity {"action":"list"}'
+        )
+        return Decision([], nothing)
+    result = ReleaseResult(
+        action="release",
+        released=held.address,
+        warnings=warnings,
+        next=f'mbx_identity {{"action":"claim","name":"{held.address}"}}',
+    )
+    return Decision([ev.Released(held.id, held.epoch, ctx.now, ctx.now)], result)

@@ -1,0 +1,79 @@
+"""decide: from a command to events and a result. The front door of the core.
+
+Owns the table from commands to rules and the rule about repeated requests: a request id that was answered
+before gets the first answer, without a new event.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from mbx_wire import admin as wire_admin
+from mbx_wire import identity as wire_identity
+from mbx_wire.errors import Code
+from mbxd.core import admin, identity, internal
+from mbxd.core import events as ev
+from mbxd.core.context import Context
+from mbxd.core.evolve import evolve, replay
+from mbxd.core.identity import Decision
+from mbxd.core.rejected import Rejected
+from mbxd.core.state import State
+
+__all__ = ["Decision", "decide", "evolve", "replay"]
+
+Rule = Callable[[State, Any, Context], Decision]
+
+RULES: dict[str, tuple[type[msgspec.Struct], Rule]] = {
+    "identity.list": (wire_identity.ListParams, identity.list_),
+    "identity.claim": (wire_identity.ClaimParams, identity.claim),
+    "identity.register": (wire_identity.RegisterParams, identity.register),
+    "identity.release": (wire_identity.ReleaseParams, identity.release),
+    "identity.show": (wire_admin.ShowParams, admin.show),
+    "admin.free": (wire_admin.FreeParams, admin.free),
+    "admin.retire": (wire_admin.NameOnlyParams, admin.retire),
+    "admin.unretire": (wire_admin.NameOnlyParams, admin.unretire),
+    "admin.rename": (wire_admin.RenameParams, admin.rename),
+    "internal.holder_died": (internal.HolderDied, internal.holder_died),
+    "internal.attach_shim": (internal.AttachShim, internal.attach_shim),
+    "internal.forget_instances": (internal.ForgetInstances, internal.forget_instances),
+}
+"""Command name -> params type, rule. Names are those of the methods; `internal.` ones never come from a socket."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def decide(state: State, command: str, params: msgspec.Struct, ctx: Context) -> Decision:
+    """Run the rule of a command. The result of a change is kept under its request id, so it comes encoded (Raw).
+
+    Raises Rejected; then nothing happened and nothing is kept, so a repeat is decided anew.
+    """
+    caller = ctx.caller
+    rule = RULES[command][1]
+    if not caller.request_id or not caller.instance:
+        return rule(state, params, ctx)
+    kept = state.replies.get(caller.instance)
+    known = None if kept is None else kept.get(caller.request_id)
+    if known is not None:
+        if known.digest != digest(command, params, caller.handle):
+            raise Rejected(
+                Code.REQUEST_ID_REUSED,
+                f"The request id {caller.request_id[:64]!r} was used before, for something else.",
+                "Use a new request id for every new request; repeat an id only to repeat the same request.",
+            )
+        return Decision([], msgspec.Raw(known.result))
+    decision = rule(state, params, ctx)
+    if not decision.events:
+        return decision
+    result = _encode(decision.result)
+    mark = digest(command, params, caller.handle)
+    decision.events.append(ev.Replied(caller.instance, caller.request_id, mark, result))
+    return Decision(decision.events, msgspec.Raw(result))
+
+
+def digest(command: str, params: msgspec.Struct, handle: str) -> bytes:
+    """What makes two requests the same: the command, its params as understood, and the conversation."""
+    return hashlib.blake2b(_encode((command, params, handle)), digest_size=8).digest()

@@ -1,0 +1,94 @@
+"""Which session a caller acts as, what it holds, what it would take, what it lost.
+
+Owns the rules about handles and hints. Reads only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mbx_wire.errors import Code
+from mbxd.core.context import Caller
+from mbxd.core.events import SessionRef
+from mbxd.core.evolve import hints_of
+from mbxd.core.rejected import Rejected
+from mbxd.core.state import Identity, SessionKey, State
+
+
+class Acting(NamedTuple):
+    """The session a caller acts as, and the identity it holds, if any."""
+
+    session: SessionRef
+    key: SessionKey
+    holds: Identity | None
+
+
+class Wish(NamedTuple):
+    """A name the session would take. why: wish (asked for at start) or resume (held last)."""
+
+    name: str
+    why: str
+    identity: Identity | None
+
+
+def acting(state: State, caller: Caller) -> Acting:
+    """The caller's session; NOT_AN_AGENT for a person, AMBIGUOUS_SESSION when it can't be told."""
+    if caller.host is None:
+        raise Rejected(
+            Code.NOT_AN_AGENT,
+            "A person holds no mailbox: only an agent's session can.",
+            "Run this beneath an agent CLI, or use list, show, free, retire or rename.",
+        )
+    handle = caller.handle
+    if not handle:
+        held = state.by_host.get(caller.host, ())
+        if len(held) > 1:
+            names = sorted(state.identities[i].address for i in held)
+            raise Rejected(
+                Code.AMBIGUOUS_SESSION,
+                f"This process holds {len(held)} identities ({', '.join(names[:5])}) for different conversations, "
+                "and this call doesn't say which conversation it belongs to.",
+                'Send the conversation\'s handle as `_meta` value "mbx/session".',
+                data={"names": names[:20]},
+            )
+        for only in held:
+            hold = state.identities[only].hold
+            if hold is not None:
+                return Acting(hold.session, hold.key, state.identities[only])
+    session = caller.session(handle)
+    key = (session.host, handle)
+    holds = state.by_session.get(key)
+    return Acting(session, key, None if holds is None else state.identities[holds])
+
+
+def looking(state: State, caller: Caller) -> tuple[Acting | None, list[str]]:
+    """Like `acting`, for calls that only look: no session is no error, an ambiguous one is a warning."""
+    try:
+        return acting(state, caller), []
+    except Rejected as refusal:
+        return None, [] if refusal.code == Code.NOT_AN_AGENT else [f"{refusal.code}: {refusal.message}"]
+
+
+def held_last(state: State, session: SessionRef) -> Identity | None:
+    """What this session or one of its hints held last."""
+    for hint in hints_of(session):
+        found = state.by_hint.get(hint)
+        if found is not None:
+            return state.identities[found]
+    return None
+
+
+def pending(state: State, caller: Caller, who: Acting, project: int) -> Wish | None:
+    """What the session would take by itself at its next call that needs an identity.
+
+    Nothing after it let go on purpose or lost what it held: it never grabs a name back.
+    """
+    if who.holds is not None or who.key in state.lost:
+        return None
+    last = held_last(state, who.session)
+    let_go = last is not None and last.past is not None and last.past.reason in {"released", "freed"}
+    if let_go and last is not None and last.past is not None and last.past.key == who.key:
+        return None
+    if caller.agent:
+        return Wish(caller.agent, "wish", state.find(caller.agent, project))
+    return None if last is None or let_go else Wish(last.address, "resume", last)

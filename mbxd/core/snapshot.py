@@ -1,0 +1,136 @@
+"""A state as chunks of bytes, and back: the contents of a snapshot file.
+
+Owns the chunk schema. `freeze` is a shallow copy, quick enough for the event loop, since records are
+immutable; the encoding runs elsewhere, in pieces short enough not to hold the interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from mbxd.core.state import Identity, Kept, Loss, Project, SessionKey, State
+
+T = TypeVar("T")
+
+CHUNK = 256
+"""Records a chunk: about 0.1 ms of encoding."""
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """First chunk: what can't be derived from records."""
+
+    next_project: int
+    next_identity: int
+
+
+class Projects(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Some projects."""
+
+    items: list[Project]
+
+
+class Identities(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Some identities."""
+
+    items: list[Identity]
+
+
+class Hints(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Some resume hints, oldest first."""
+
+    items: list[tuple[str, int]]
+
+
+class Losses(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Some losses, oldest first."""
+
+    items: list[tuple[SessionKey, Loss]]
+
+
+class Replies(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Kept results of one client instance, oldest first."""
+
+    instance: str
+    items: list[tuple[str, Kept]]
+
+
+Chunk = Head | Projects | Identities | Hints | Losses | Replies
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[Chunk] = msgspec.msgpack.Decoder(Chunk)
+
+
+class Frozen(NamedTuple):
+    """A consistent copy of a state. `active` has the newest acts that no event carries yet."""
+
+    head: Head
+    projects: list[Project]
+    identities: list[Identity]
+    hints: list[tuple[str, int]]
+    losses: list[tuple[SessionKey, Loss]]
+    replies: list[tuple[str, list[tuple[str, Kept]]]]
+    active: dict[int, float]
+
+
+def freeze(state: State, active: Mapping[int, float]) -> Frozen:
+    """Copy the references. Costs about 3 ns a record."""
+    return Frozen(
+        Head(state.next_project, state.next_identity),
+        list(state.projects.values()),
+        list(state.identities.values()),
+        list(state.by_hint.items()),
+        list(state.lost.items()),
+        [(instance, list(kept.items())) for instance, kept in state.replies.items()],
+        dict(active),
+    )
+
+
+def encode(frozen: Frozen) -> Iterator[bytes]:
+    """The chunks, in the order in which `load` wants them."""
+    yield _encode(frozen.head)
+    for projects in _pieces(frozen.projects):
+        yield _encode(Projects(projects))
+    for identities in _pieces(frozen.identities):
+        yield _encode(Identities([_touched(i, frozen.active) for i in identities]))
+    for hints in _pieces(frozen.hints):
+        yield _encode(Hints(hints))
+    for losses in _pieces(frozen.losses):
+        yield _encode(Losses(losses))
+    for instance, kept in frozen.replies:
+        yield _encode(Replies(instance, kept))
+
+
+def load(chunks: Iterable[bytes]) -> State:
+    """The state that `encode` was given; raises msgspec.ValidationError or DecodeError for foreign bytes."""
+    state = State()
+    for raw in chunks:
+        match _decoder.decode(raw):
+            case Head() as head:
+                state.next_project, state.next_identity = head.next_project, head.next_identity
+            case Projects(items=projects):
+                for project in projects:
+                    state.add_project(project)
+            case Identities(items=identities):
+                for identity in identities:
+                    state.add(identity)
+            case Hints(items=hints):
+                state.by_hint.update(hints)
+            case Losses(items=losses):
+                state.lost.update(losses)
+            case Replies(instance=instance, items=kept):
+                state.replies[instance] = dict(kept)
+    return state
+
+
+def _pieces(items: list[T]) -> Iterator[list[T]]:
+    for start in range(0, len(items), CHUNK):
+        yield items[start : start + CHUNK]
+
+
+def _touched(identity: Identity, active: Mapping[int, float]) -> Identity:
+    at = active.get(identity.id)
+    return identity if at is None or at <= identity.last_active_at else replace(identity, last_active_at=at)

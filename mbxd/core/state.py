@@ -1,0 +1,226 @@
+"""The registry in memory: records and the indexes over them.
+
+Owns the shape of state. Records are immutable and replaced whole, so that a snapshot is a shallow copy that
+is consistent however long it takes to write. Only `evolve` changes a State; everyone else reads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from mbxd.core.events import SessionRef
+from mbxd.ports import ProcessId
+
+NO_PROJECT = 0
+HINTS_KEPT = 65_536
+LOST_KEPT = 1_024
+REPLIES_KEPT = 256
+SHIMS_KEPT = 16
+
+SessionKey: TypeAlias = tuple[ProcessId, str]
+"""(host process, handle): the identity of a session."""
+
+
+class Project(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where agents work. `key` is what clients compute; `slug` is short and unique on the host."""
+
+    id: int
+    key: str
+    slug: str
+    created_at: float
+
+
+class Hold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The grant in force."""
+
+    session: SessionRef
+    since: float
+    shims: tuple[ProcessId, ...]
+
+    @property
+    def key(self) -> SessionKey:
+        """Which session holds."""
+        return (self.session.host, self.session.handle)
+
+
+class PastHold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The grant before, and how it ended."""
+
+    session: SessionRef
+    ended: float
+    reason: str
+
+    @property
+    def key(self) -> SessionKey:
+        """Which session held."""
+        return (self.session.host, self.session.handle)
+
+
+class Identity(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A mailbox. `id` never changes; `epoch` rises at every grant and free."""
+
+    id: int
+    name: str
+    address: str
+    role: str | None
+    description: str | None
+    project: int
+    created_at: float
+    last_active_at: float
+    epoch: int = 0
+    hold: Hold | None = None
+    past: PastHold | None = None
+    retired: str | None = None
+    aliases: tuple[str, ...] = ()
+    program: str | None = None
+    model: str | None = None
+    task_description: str | None = None
+    attachments_policy: str | None = None
+
+
+class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a session lost while it thought it held it."""
+
+    identity: int
+    to: str | None
+    at: float
+    how: str
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The kept result of one request."""
+
+    digest: bytes
+    result: bytes
+
+
+class Member(NamedTuple):
+    """Entry of a project's roster, ordered by address."""
+
+    address: str
+    id: int
+
+
+class State:
+    """The registry. Dictionaries are the indexes; every one can be rebuilt from the records."""
+
+    __slots__ = (
+        "by_address",
+        "by_agent_name",
+        "by_hint",
+        "by_host",
+        "by_session",
+        "held",
+        "identities",
+        "lost",
+        "next_identity",
+        "next_project",
+        "project_by_key",
+        "projects",
+        "replies",
+        "roster",
+        "slugs",
+    )
+
+    def __init__(self) -> None:
+        """An empty registry."""
+        self.projects: dict[int, Project] = {}
+        self.identities: dict[int, Identity] = {}
+        self.next_project = 1
+        self.next_identity = 1
+        # Indexes over projects and identities.
+        self.project_by_key: dict[str, int] = {}
+        self.slugs: dict[str, int] = {}
+        self.by_address: dict[str, int] = {}  # aliases too
+        self.by_agent_name: dict[tuple[int, str], int] = {}
+        self.roster: dict[int, list[Member]] = {}
+        # Indexes over the grants in force.
+        self.held: dict[int, set[int]] = {}  # project -> identities
+        self.by_session: dict[SessionKey, int] = {}
+        self.by_host: dict[ProcessId, set[int]] = {}
+        # Memories with a bound; the oldest go first.
+        self.by_hint: dict[str, int] = {}
+        self.lost: dict[SessionKey, Loss] = {}
+        self.replies: dict[str, dict[str, Kept]] = {}
+
+    def put(self, identity: Identity) -> None:
+        """Store a record whose address, name, project and hold have not changed."""
+        self.identities[identity.id] = identity
+
+    def add_project(self, project: Project) -> None:
+        """Enter a project with its indexes."""
+        self.projects[project.id] = project
+        self.project_by_key[project.key] = project.id
+        self.slugs[project.slug] = project.id
+        self.next_project = max(self.next_project, project.id + 1)
+
+    def add(self, identity: Identity) -> None:
+        """Enter a record with all its indexes."""
+        self.identities[identity.id] = identity
+        self.next_identity = max(self.next_identity, identity.id + 1)
+        self.index_names(identity)
+        if identity.hold is not None:
+            self.index_hold(identity, identity.hold)
+
+    def index_names(self, identity: Identity) -> None:
+        """Enter the address, the aliases, the agent name and the roster line."""
+        self.by_address[identity.address] = identity.id
+        for alias in identity.aliases:
+            self.by_address[alias] = identity.id
+        if identity.name != identity.address:
+            self.by_agent_name[identity.project, identity.name.lower()] = identity.id
+        roster = self.roster.setdefault(identity.project, [])
+        entry = Member(identity.address, identity.id)
+        if not roster or roster[-1] < entry:
+            roster.append(entry)
+        else:
+            insort(roster, entry)
+
+    def drop_names(self, identity: Identity) -> None:
+        """Take the agent name and the roster line out; addresses stay, they become aliases."""
+        self.by_agent_name.pop((identity.project, identity.name.lower()), None)
+        roster = self.roster[identity.project]
+        del roster[bisect_left(roster, Member(identity.address, identity.id))]
+
+    def index_hold(self, identity: Identity, hold: Hold) -> None:
+        """Enter a grant."""
+        self.by_session[hold.key] = identity.id
+        self.by_host.setdefault(hold.session.host, set()).add(identity.id)
+        self.held.setdefault(identity.project, set()).add(identity.id)
+
+    def drop_hold(self, identity: Identity, hold: Hold) -> None:
+        """Take a grant out."""
+        self.by_session.pop(hold.key, None)
+        siblings = self.by_host[hold.session.host]
+        siblings.discard(identity.id)
+        if not siblings:
+            del self.by_host[hold.session.host]
+        self.held[identity.project].discard(identity.id)
+
+    def find(self, name: str, project: int) -> Identity | None:
+        """By the rule for bare names: this project's agent name without case first, else the address or an alias."""
+        found = self.by_agent_name.get((project, name.lower()))
+        if found is None:
+            found = self.by_address.get(name)
+        return None if found is None else self.identities[found]
+
+    def slug(self, project: int) -> str | None:
+        """The project's slug, None for none."""
+        record = self.projects.get(project)
+        return None if record is None else record.slug
+
+    def holders(self) -> Iterator[tuple[Identity, Hold]]:
+        """Every identity that has a grant in force."""
+        for ids in self.held.values():
+            for key in ids:
+                identity = self.identities[key]
+                if identity.hold is not None:
+                    yield identity, identity.hold
+
+    def held_count(self) -> int:
+        """How many identities have a grant in force."""
+        return len(self.by_session)

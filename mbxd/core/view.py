@@ -1,0 +1,183 @@
+"""How an identity looks to a caller: rows, and the one function that says whether a claim would work.
+
+Owns `blocker`, which `claim` runs and `claimable` shows, so the two can't disagree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mbx_wire.errors import Code
+from mbx_wire.identity import Holder, LastHolder, ProjectInfo, Row, You
+from mbxd.core import naming
+from mbxd.core.context import Context
+from mbxd.core.liveness import Standing, assess
+from mbxd.core.rejected import Rejected
+from mbxd.core.sessions import Acting
+from mbxd.core.state import NO_PROJECT, Hold, Identity, State
+from mbxd.core.times import iso
+
+
+def standing(identity: Identity, ctx: Context) -> Standing:
+    """State, reason and waiting time now."""
+    return assess(identity, None if identity.hold is None else ctx.evidence(identity.id), ctx.policy)
+
+
+def blocker(identity: Identity, who: Acting | None, ctx: Context, *, role: bool = False) -> Rejected | None:
+    """Why a claim by this session with nothing but the name would be refused now; None when it would work.
+
+    who: None for a caller without a session, who is judged as a fresh one would be. role: a role is given too.
+    """
+    if who is not None and who.holds is not None and who.holds.id == identity.id:
+        return None
+    if identity.retired == "retired":
+        return _retired(identity)
+    stand = standing(identity, ctx)
+    if identity.hold is not None and stand.free_in_s != 0.0:
+        return in_use(identity, identity.hold, stand)
+    if who is not None and who.holds is not None:
+        return holds_another(who.holds, identity.address)
+    if identity.role is None and not role:
+        return role_required(identity.address)
+    return None
+
+
+def in_use(identity: Identity, hold: Hold, stand: Standing) -> Rejected:
+    """IDENTITY_IN_USE: who, since when, and what to do."""
+    wait = stand.free_in_s
+    since = iso(hold.since)
+    message = (
+        f"{identity.address} is held by {hold.session.client} (pid {hold.session.host.pid}) since {since}; "
+        f"it is {stand.state} ({stand.reason})."
+    )
+    if wait is None:
+        hint = "A live holder is not displaced: ask your user, or register another name."
+    else:
+        hint = f"Unless its session comes back, it can be claimed in {wait:.0f} s; or register another name."
+    data = {
+        "name": identity.address,
+        "holder": holder_data(hold),
+        "since": since,
+        "state": stand.state,
+        "claimable_in_s": wait,
+    }
+    return Rejected(Code.IDENTITY_IN_USE, message, hint, retryable=wait is not None, data=data)
+
+
+def holds_another(held: Identity, wanted: str) -> Rejected:
+    """HOLDS_ANOTHER: one session, one identity."""
+    return Rejected(
+        Code.HOLDS_ANOTHER,
+        f"This session already holds {held.address}; it can't take {wanted} as well.",
+        'Release it first: mbx_identity {"action":"release"}; or start another agent for the other mailbox.',
+        data={"holds": held.address, "epoch": held.epoch},
+    )
+
+
+def role_required(name: str) -> Rejected:
+    """ROLE_REQUIRED: the mailbox has none yet."""
+    return Rejected(
+        Code.ROLE_REQUIRED,
+        f"{name} needs a role.",
+        f'Give one: {{"action":"claim","name":"{name}","role":"backend"}}.',
+    )
+
+
+def _retired(identity: Identity) -> Rejected:
+    return Rejected(
+        Code.RETIRED,
+        f"{identity.address} was retired on purpose.",
+        f"A person can bring it back with: mbxctl unretire {identity.address}. Or register another name.",
+    )
+
+
+def holder_data(hold: Hold) -> dict[str, Any]:
+    """The holder as error data."""
+    return {
+        "client": hold.session.client,
+        "session": hold.session.handle or None,
+        "pid": hold.session.host.pid,
+        "since": iso(hold.since),
+    }
+
+
+def row(state: State, identity: Identity, who: Acting | None, ctx: Context, stand: Standing | None = None) -> Row:
+    """The identity as this caller sees it. `stand` overrides the evidence (for a grant that is just being made)."""
+    stand = stand or standing(identity, ctx)
+    yours = who is not None and who.holds is not None and who.holds.id == identity.id
+    refusal = blocker(identity, who, ctx)
+    hold, past = identity.hold, identity.past
+    # A holder that is proven gone is no holder any more, even before that is in the log.
+    shown = hold if stand.state != "vacant" else None
+    return Row(
+        id=identity.id,
+        name=identity.name,
+        address=identity.address,
+        project=state.slug(identity.project),
+        role=identity.role,
+        description=identity.description,
+        state=stand.state,
+        reason="yours" if yours and stand.state == "live" else stand.reason,
+        claimable=refusal is None,
+        claim_error=None if refusal is None else str(refusal.code),
+        claimable_in_s=None if stand.free_in_s is None else round(stand.free_in_s, 1),
+        unread=ctx.unread.get(identity.id, 0),
+        holder=None
+        if shown is None
+        else Holder(
+            client=shown.session.client,
+            session=shown.session.handle or None,
+            pid=shown.session.host.pid,
+            since=iso(shown.since),
+        ),
+        last_holder=_last_holder(identity, stand, ctx) if past is not None or shown is not hold else None,
+        program=identity.program,
+        model=identity.model,
+        task_description=identity.task_description,
+        created_at=iso(identity.created_at),
+        last_active_at=iso(ctx.active.get(identity.id, identity.last_active_at)),
+    )
+
+
+def _last_holder(identity: Identity, stand: Standing, ctx: Context) -> LastHolder | None:
+    if stand.state == "vacant" and identity.hold is not None:
+        session = identity.hold.session
+        return LastHolder(client=session.client, pid=session.host.pid, ended=iso(ctx.now), reason=stand.reason)
+    past = identity.past
+    if past is None:
+        return None
+    return LastHolder(client=past.session.client, pid=past.session.host.pid, ended=iso(past.ended), reason=past.reason)
+
+
+def you(state: State, identity: Identity, ctx: Context) -> You:
+    """What the caller holds."""
+    return You(
+        name=identity.name,
+        address=identity.address,
+        role=identity.role,
+        project=state.slug(identity.project),
+        epoch=identity.epoch,
+        unread=ctx.unread.get(identity.id, 0),
+    )
+
+
+def project_id(state: State, ctx: Context) -> int:
+    """The caller's project, NO_PROJECT when it has none or nothing was made in it yet."""
+    wanted = ctx.caller.project
+    return NO_PROJECT if wanted is None else state.project_by_key.get(wanted.key, NO_PROJECT)
+
+
+def project_info(state: State, ctx: Context) -> ProjectInfo | None:
+    """The caller's project, also when nothing was made in it yet."""
+    wanted = ctx.caller.project
+    if wanted is None:
+        return None
+    found = state.project_by_key.get(wanted.key)
+    if found is not None:
+        return ProjectInfo(id=found, key=wanted.key, slug=state.projects[found].slug)
+    return ProjectInfo(id=None, key=wanted.key, slug=new_slug(state, wanted.slug))
+
+
+def new_slug(state: State, wanted: str) -> str:
+    """The slug that a new project would get."""
+    return naming.free_variant(naming.slug(wanted), state.slugs, naming.SLUG_MAX)
