@@ -25,7 +25,7 @@ def lookup(state: State, name: str, ctx: Context) -> Identity:
     found = state.find(name, project)
     if found is not None:
         return found
-    near = naming.near(name, (m.address for m in state.roster.get(project, ())), state.slug(project))
+    near = naming.near(name, state.roster(project), state.slug(project))
     raise Rejected(
         Code.UNKNOWN_IDENTITY,
         f"There is no mailbox {naming.shown(name)}." + (f" Did you mean {' or '.join(near)}?" if near else ""),

@@ -27,7 +27,7 @@ from mbxd.core.state import (
     State,
 )
 
-E = TypeVar("E")
+K = TypeVar("K")
 
 
 def replay(state: State, history: Iterable[ev.Event]) -> State:
@@ -41,13 +41,6 @@ def replay(state: State, history: Iterable[ev.Event]) -> State:
 def evolve(state: State, event: ev.Event) -> None:
     """Apply one event."""
     _EVOLVE[type(event)](state, event)
-
-
-def hints_of(session: ev.SessionRef) -> tuple[str, ...]:
-    """All keys under which a session is remembered: its hints, and itself while its process lasts."""
-    host = session.host
-    own = f"\x00{host.boot}/{host.ns}/{host.pid}/{host.ticks}/{host.inode}/{session.handle}"
-    return (*session.hints, own)
 
 
 def _project_created(state: State, e: ev.ProjectCreated) -> None:
@@ -86,12 +79,18 @@ def _granted(state: State, e: ev.Granted) -> None:
     identity = granted(state.identities[e.identity], e)
     state.put(identity)
     state.index_hold(identity, cast("Hold", identity.hold))
-    state.lost.pop((e.session.host, e.session.handle), None)
-    for hint in hints_of(e.session):
-        state.by_hint.pop(hint, None)  # moved to the young end
-        state.by_hint[hint] = e.identity
-    while len(state.by_hint) > HINTS_KEPT:
-        del state.by_hint[next(iter(state.by_hint))]
+    key = (e.session.host, e.session.handle)
+    if state.lost:
+        state.lost.pop(key, None)
+    _remember(state.by_key, key, e.identity)
+    for hint in e.session.hints:
+        _remember(state.by_hint, hint, e.identity)
+
+
+def _remember(memory: dict[K, int], key: K, identity: int) -> None:
+    if memory.pop(key, None) is None and len(memory) >= HINTS_KEPT:
+        del memory[next(iter(memory))]
+    memory[key] = identity  # at the young end
 
 
 def _shim_attached(state: State, e: ev.ShimAttached) -> None:

@@ -62,7 +62,7 @@ def select(state: State, params: ListParams, ctx: Context) -> Listing:
     who, warnings = looking(state, ctx.caller)
     mine = None if who is None else who.holds
     project = view.project_id(state, ctx)
-    projects = list(state.roster) if params.all else [project]
+    projects = list(state.rosters) if params.all else [project]
     if not params.all and ctx.caller.project is not None and project == NO_PROJECT:
         projects = []  # nothing was made in the project yet
     chosen: dict[int, Identity] = {}
@@ -86,11 +86,11 @@ def _in_order(state: State, projects: list[int], ctx: Context) -> Iterator[Ident
     held = sorted((state.identities[i] for p in projects for i in state.held.get(p, ())), key=lambda i: i.address)
     yield from (i for i in held if view.standing(i, ctx).state == "live")
     if len(projects) == 1:
-        yield from (state.identities[m.id] for m in state.roster.get(projects[0], ()))
+        yield from (state.identities[state.by_address[a]] for a in state.roster(projects[0]))
         return
     # Enough of each project to fill the page, merged by name.
-    heads = [m for p in projects for m in state.roster[p][: ROWS_MAX + 1]]
-    yield from (state.identities[m.id] for m in sorted(heads))
+    heads = [address for p in projects for address in state.roster(p)[: ROWS_MAX + 1]]
+    yield from (state.identities[state.by_address[a]] for a in sorted(heads))
 
 
 def list_(state: State, params: ListParams, ctx: Context) -> Decision:
@@ -137,6 +137,7 @@ def _next_after_list(state: State, listing: Listing, wish: Pending | None, ctx: 
             return f'mbx_identity {{"action":"claim","name":"{identity.address}"}}'
     project = view.project_info(state, ctx)
     name = naming.conventional(None if project is None else project.slug, "backend")
+    name = naming.free_variant(name, state.by_address)
     return f'mbx_identity {{"action":"register","name":"{name}","role":"backend"}}'
 
 
@@ -191,7 +192,7 @@ def _vacant(state: State, ctx: Context, role: str | None = None) -> list[str]:
         return []
     free = (
         i.address
-        for i in islice((state.identities[m.id] for m in state.roster.get(project, ())), naming.NEAR_SCANNED)
+        for i in (state.identities[state.by_address[a]] for a in islice(state.roster(project), naming.NEAR_SCANNED))
         if (role is None or i.role == role) and i.retired is None and view.standing(i, ctx).state == "vacant"
     )
     return list(islice(free, CANDIDATES_MAX))
@@ -222,7 +223,7 @@ def _claim_unknown(
     project = view.project_id(state, ctx)
     slug = state.slug(project)
     known = ctx.caller.project is None or project != NO_PROJECT
-    others = (m.address for m in state.roster.get(project, ())) if known else iter(())
+    others = state.roster(project) if known else []
     near = naming.near(name, others, slug)
     vacant = [] if role is None else _vacant(state, ctx, role)
     if role is None or near or vacant:
@@ -367,7 +368,7 @@ def grant(
     events: list[ev.Event] = []
     yours = who.holds is not None and who.holds.id == identity.id
     predecessor = None if yours else _predecessor(identity, who, ctx)
-    resumed = yours or _resumes(state, identity, who)
+    resumed = yours or _resumes(identity, who)
     after = identity
     if not yours:
         after = _take(after, who, ctx, events)
@@ -419,15 +420,13 @@ def _fresh(ctx: Context) -> Standing:
     return Standing("detached", "detached", ctx.policy.detach_grace)
 
 
-def _resumes(state: State, identity: Identity, who: Acting) -> bool:
+def _resumes(identity: Identity, who: Acting) -> bool:
     holder = identity.hold.session if identity.hold is not None else None
     last = holder or (identity.past.session if identity.past is not None else None)
     if last is None:
         return False
-    return (
-        bool(set(evolve.hints_of(last)) & set(evolve.hints_of(who.session)))
-        and held_last(state, who.session) is not None
-    )
+    same = (last.host, last.handle) == who.key
+    return same or any(hint in last.hints for hint in who.session.hints)
 
 
 def _predecessor(identity: Identity, who: Acting, ctx: Context) -> Predecessor | None:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from mbx_wire.errors import Code
 from mbxd.core.context import Caller
 from mbxd.core.events import SessionRef
-from mbxd.core.evolve import hints_of
 from mbxd.core.rejected import Rejected
 from mbxd.core.state import Identity, SessionKey, State
 
@@ -71,11 +70,12 @@ def looking(state: State, caller: Caller) -> tuple[Acting | None, list[str]]:
 
 def held_last(state: State, session: SessionRef) -> Identity | None:
     """What this session or one of its hints held last."""
-    for hint in hints_of(session):
+    for hint in session.hints:
         found = state.by_hint.get(hint)
         if found is not None:
             return state.identities[found]
-    return None
+    found = state.by_key.get((session.host, session.handle))
+    return None if found is None else state.identities[found]
 
 
 def pending(state: State, caller: Caller, who: Acting, project: int) -> Wish | None:

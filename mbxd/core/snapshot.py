@@ -45,6 +45,12 @@ class Hints(msgspec.Struct, frozen=True, array_like=True, tag=4):
     items: list[tuple[str, int]]
 
 
+class Keys(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """Some sessions and what they held last, oldest first."""
+
+    items: list[tuple[SessionKey, int]]
+
+
 class Losses(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Some losses, oldest first."""
 
@@ -58,7 +64,7 @@ class Replies(msgspec.Struct, frozen=True, array_like=True, tag=6):
     items: list[tuple[str, Kept]]
 
 
-Chunk = Head | Projects | Identities | Hints | Losses | Replies
+Chunk = Head | Projects | Identities | Hints | Keys | Losses | Replies
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Chunk] = msgspec.msgpack.Decoder(Chunk)
@@ -71,6 +77,7 @@ class Frozen(NamedTuple):
     projects: list[Project]
     identities: list[Identity]
     hints: list[tuple[str, int]]
+    keys: list[tuple[SessionKey, int]]
     losses: list[tuple[SessionKey, Loss]]
     replies: list[tuple[str, list[tuple[str, Kept]]]]
     active: dict[int, float]
@@ -83,6 +90,7 @@ def freeze(state: State, active: Mapping[int, float]) -> Frozen:
         list(state.projects.values()),
         list(state.identities.values()),
         list(state.by_hint.items()),
+        list(state.by_key.items()),
         list(state.lost.items()),
         [(instance, list(kept.items())) for instance, kept in state.replies.items()],
         dict(active),
@@ -98,6 +106,8 @@ def encode(frozen: Frozen) -> Iterator[bytes]:
         yield _encode(Identities([_touched(i, frozen.active) for i in identities]))
     for hints in _pieces(frozen.hints):
         yield _encode(Hints(hints))
+    for keys in _pieces(frozen.keys):
+        yield _encode(Keys(keys))
     for losses in _pieces(frozen.losses):
         yield _encode(Losses(losses))
     for instance, kept in frozen.replies:
@@ -119,6 +129,8 @@ def load(chunks: Iterable[bytes]) -> State:
                     state.add(identity)
             case Hints(items=hints):
                 state.by_hint.update(hints)
+            case Keys(items=keys):
+                state.by_key.update(keys)
             case Losses(items=losses):
                 state.lost.update(losses)
             case Replies(instance=instance, items=kept):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -98,11 +98,41 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
     result: bytes
 
 
-class Member(NamedTuple):
-    """Entry of a project's roster, ordered by address."""
+class Roster:
+    """The addresses of one project, in order when read.
 
-    address: str
-    id: int
+    Additions wait until somebody looks: a replay of many thousands sorts once, a single one is inserted.
+    """
+
+    __slots__ = ("_fresh", "_ordered")
+
+    def __init__(self) -> None:
+        """An empty roster."""
+        self._ordered: list[str] = []
+        self._fresh: list[str] = []
+
+    def add(self, address: str) -> None:
+        """Enter an address that is not in yet."""
+        self._fresh.append(address)
+
+    def discard(self, address: str) -> None:
+        """Take an address out."""
+        ordered = self.ordered()
+        place = bisect_left(ordered, address)
+        if place < len(ordered) and ordered[place] == address:
+            del ordered[place]
+
+    def ordered(self) -> list[str]:
+        """All addresses in order; not to be changed by the caller."""
+        if self._fresh:
+            if len(self._fresh) < 32:
+                for address in self._fresh:
+                    insort(self._ordered, address)
+            else:
+                self._ordered += self._fresh
+                self._ordered.sort()
+            self._fresh.clear()
+        return self._ordered
 
 
 class State:
@@ -113,6 +143,7 @@ class State:
         "by_agent_name",
         "by_hint",
         "by_host",
+        "by_key",
         "by_session",
         "held",
         "identities",
@@ -122,7 +153,7 @@ class State:
         "project_by_key",
         "projects",
         "replies",
-        "roster",
+        "rosters",
         "slugs",
     )
 
@@ -137,13 +168,14 @@ class State:
         self.slugs: dict[str, int] = {}
         self.by_address: dict[str, int] = {}  # aliases too
         self.by_agent_name: dict[tuple[int, str], int] = {}
-        self.roster: dict[int, list[Member]] = {}
+        self.rosters: dict[int, Roster] = {}
         # Indexes over the grants in force.
         self.held: dict[int, set[int]] = {}  # project -> identities
         self.by_session: dict[SessionKey, int] = {}
         self.by_host: dict[ProcessId, set[int]] = {}
         # Memories with a bound; the oldest go first.
         self.by_hint: dict[str, int] = {}
+        self.by_key: dict[SessionKey, int] = {}
         self.lost: dict[SessionKey, Loss] = {}
         self.replies: dict[str, dict[str, Kept]] = {}
 
@@ -173,24 +205,35 @@ class State:
             self.by_address[alias] = identity.id
         if identity.name != identity.address:
             self.by_agent_name[identity.project, identity.name.lower()] = identity.id
-        roster = self.roster.setdefault(identity.project, [])
-        entry = Member(identity.address, identity.id)
-        if not roster or roster[-1] < entry:
-            roster.append(entry)
-        else:
-            insort(roster, entry)
+        roster = self.rosters.get(identity.project)
+        if roster is None:
+            roster = self.rosters[identity.project] = Roster()
+        roster.add(identity.address)
 
     def drop_names(self, identity: Identity) -> None:
         """Take the agent name and the roster line out; addresses stay, they become aliases."""
         self.by_agent_name.pop((identity.project, identity.name.lower()), None)
-        roster = self.roster[identity.project]
-        del roster[bisect_left(roster, Member(identity.address, identity.id))]
+        self.rosters[identity.project].discard(identity.address)
+
+    def roster(self, project: int) -> list[str]:
+        """Addresses of a project in order; not to be changed."""
+        roster = self.rosters.get(project)
+        return [] if roster is None else roster.ordered()
 
     def index_hold(self, identity: Identity, hold: Hold) -> None:
         """Enter a grant."""
         self.by_session[hold.key] = identity.id
-        self.by_host.setdefault(hold.session.host, set()).add(identity.id)
-        self.held.setdefault(identity.project, set()).add(identity.id)
+        host = hold.session.host
+        siblings = self.by_host.get(host)
+        if siblings is None:
+            self.by_host[host] = {identity.id}
+        else:
+            siblings.add(identity.id)
+        held = self.held.get(identity.project)
+        if held is None:
+            self.held[identity.project] = {identity.id}
+        else:
+            held.add(identity.id)
 
     def drop_hold(self, identity: Identity, hold: Hold) -> None:
         """Take a grant out."""
