@@ -7,7 +7,7 @@ does I/O; this module imports the standard library alone.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -83,10 +83,12 @@ class Clock(Protocol):
 class ProcessId(NamedTuple):
     """Identity of a process, good across daemon restarts: equal means the same process.
 
-    boot: boot id (empty where the system has none); ns: inode of its pid namespace, 0 when unreadable;
+    boot: boot id (empty where the system has none); ns: inode of the pid namespace whose numbers `pid` belongs
+    to (the daemon's own when it looked), 0 when unreadable;
     pid: as the daemon sees it, 0 when invisible; ticks: raw start time (Linux: field 22 of /proc/pid/stat,
     clock ticks since boot; macOS: microseconds), 0 when unreadable; inode: of its pidfd on pidfs
-    (Linux 6.9+), 0 elsewhere. See proc(5), pidfd_open(2).
+    (Linux 6.9+), 0 elsewhere; negative: a random number, for a process without pid and inode, that is good
+    while its handle is held. See proc(5), pidfd_open(2), docs/liveness.md.
     """
 
     boot: str
@@ -99,12 +101,12 @@ class ProcessId(NamedTuple):
 class Verdict(NamedTuple):
     """Answer of a liveness probe. status: alive, dead, unknown; reason: a code of docs/liveness.md."""
 
-    status: str
+    status: Literal["alive", "dead", "unknown"]
     reason: str
 
 
 class ProcessInfo(NamedTuple):
-    """A process as found on a walk. `argv` and `exe` are empty when unreadable."""
+    """A process as found on a walk. `argv` and `exe` are empty, `uid` (the effective one) is -1 when unreadable."""
 
     identity: ProcessId
     ppid: int
@@ -141,15 +143,26 @@ class Processes(Protocol):
         ...
 
     def close(self, handle: int) -> None:
-        """Give a handle back."""
+        """Give a handle back; one that is not held is left alone."""
+        ...
+
+    def shutdown(self) -> None:
+        """Give everything back. Nothing may be called afterwards."""
         ...
 
     async def wait_deaths(self) -> list[int]:
-        """Wait until watched processes die; their handles, each once. Without pidfds this waits for ever."""
+        """Wait until watched processes die; their handles, each once. One task may wait.
+
+        Without pidfds this waits for ever.
+        """
         ...
 
     def describe(self, pid: int) -> str | None:
-        """A short line for people: the program's name and start, None when unreadable; arguments may be secret."""
+        """A line for people: the program's name and age, no arguments (they hold secrets); None when unreadable."""
+        ...
+
+    def statistics(self) -> dict[str, int]:
+        """Counters: watched, pidfd (0 or 1), opened, deaths, open_failed, watch_failed, probes, unknown."""
         ...
 
 

@@ -36,41 +36,41 @@ WRAPPERS = frozenset(
     {"env", "timeout", "nice", "ionice", "chrt", "setsid", "nohup", "stdbuf", "tini", "tini-static"}
     | {"dumb-init", "uv", "uvx", "pipx", "npx", "pnpx", "bunx"},
 )
-SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "ash", "busybox"})
+PACKAGE_RUNNERS = frozenset({"npm", "pnpm", "yarn", "bun"})
+"""Wrappers only with a subcommand that runs something."""
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "ash", "rbash"})
 BORDERS = frozenset(
-    {
-        "systemd",
-        "init",
-        "launchd",
-        "containerd-shim",
-        "containerd-shim-runc-v2",
-        "conmon",
-        "runsv",
-        "runsvdir",
-    }
+    {"systemd", "init", "launchd", "containerd-shim", "containerd-shim-runc-v2", "conmon", "runsv", "runsvdir"}
     | {"s6-supervise", "s6-svscan", "supervisord", "tmux", "screen", "zellij", "dtach", "abduco"}
     | {"sshd", "sshd-session", "login", "mosh-server", "su", "sudo", "doas", "cron", "crond", "relay"},
 )
 KNOWN_AGENTS: dict[str, str] = {
     "claude": "claude-code",
+    "claude-code": "claude-code",
     "codex": "codex",
     "opencode": "opencode",
     "gemini": "gemini-cli",
+    "gemini-cli": "gemini-cli",
     "copilot": "copilot-cli",
     "cursor-agent": "cursor-agent",
     "goose": "goose",
     "amp": "amp",
     "aider": "aider",
     "qwen": "qwen-code",
+    "qwen-code": "qwen-code",
     "kimi": "kimi-cli",
     "crush": "crush",
     "droid": "droid",
 }
-"""Program name of an agent CLI -> label. It labels the host and never decides who it is."""
+"""Name of an agent CLI's program or package -> label. It labels the host and never decides who it is."""
 
-_INTERPRETERS = ("python", "node", "nodejs", "bun", "deno", "ruby", "perl")
+_INTERPRETERS = ("python", "pypy", "node", "nodejs", "bun", "deno", "ruby", "perl")
 _INTERPRETER_FLAGS_WITH_VALUE = frozenset({"-r", "--require", "--import", "-X", "-W", "--loader"})
-_SHELL_FLAGS_WITH_VALUE = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
+_SHELL_FLAGS_WITH_VALUE = frozenset({"-O", "+O", "--rcfile", "--init-file", "--init-command"})
+_RUNNING = frozenset({"exec", "x", "run", "run-script", "dlx", "start", "test"})
+_PACKAGE_FOLDERS = ("node_modules", "site-packages", "dist-packages")
+_GENERIC_FILES = frozenset({"__main__", "index", "cli", "main", "start", "bin"})
+_LABEL_MAX = 40
 
 
 def choose_host(chain: Sequence[Process]) -> Choice:
@@ -97,11 +97,7 @@ def choose_agent(chain: Sequence[Process]) -> int | None:
 
 def is_border(process: Process) -> bool:
     """Whether the walk stops below this process."""
-    name = program(process)
-    if not name:
-        return False
-    # tmux, screen and sshd rewrite argv[0] ("tmux: server", "sshd: user@pts/0"): the word before the colon counts.
-    return name in BORDERS or name.split(":", 1)[0].lower() in BORDERS
+    return program(process) in BORDERS
 
 
 def is_wrapper(process: Process) -> bool:
@@ -109,45 +105,69 @@ def is_wrapper(process: Process) -> bool:
     name = program(process)
     if name in WRAPPERS:
         return True
-    if name == "npm" or name.startswith("npm "):
-        return _npm_runs(process.argv)
-    if name in SHELLS:
-        return _shell_runs_something(process.argv)
-    return False
+    if name in PACKAGE_RUNNERS:
+        # The command line of npm is one word after it set its title: "npm exec mbx-mcp".
+        words = " ".join(process.argv[:6]).split()[1:]
+        return any(word in _RUNNING for word in words[:4])
+    return name in SHELLS and _shell_runs_something(name, process.argv)
 
 
 def label(process: Process) -> str:
-    """A word for people: the agent CLI's name where it is known, else the program's name."""
-    return agent_label(process) or program(process) or "unknown"
+    """A word for people: the agent CLI's name where it is known, else the program's name. Printable, at most 40."""
+    known = agent_label(process)
+    if known is not None:
+        return known
+    name = "".join(char if char.isprintable() else "?" for char in program(process)[:_LABEL_MAX])
+    return name or "unknown"
 
 
 def agent_label(process: Process) -> str | None:
     """The agent CLI that this process is, or None."""
-    name = program(process)
-    known = KNOWN_AGENTS.get(name)
+    known = KNOWN_AGENTS.get(program(process))
     if known is not None:
         return known
-    # npm packages keep the CLI's name in the path of the script: .../@openai/codex/bin/codex.js
-    return KNOWN_AGENTS.get(name.rsplit(".", 1)[0]) if "." in name else None
+    for path in (process.argv[0] if process.argv else "", process.exe):
+        # A native build in a folder of versions: .../claude/versions/2.1.332
+        parts = path.lower().split("/")
+        if len(parts) > 2 and parts[-2] == "versions":
+            return KNOWN_AGENTS.get(parts[-3])
+    return None
 
 
 def program(process: Process) -> str:
-    """What runs, as a bare name: the script of an interpreter, else argv[0], else the executable's name."""
+    """What runs, as a bare lower-case name: the script of an interpreter, else argv[0], else the executable's name.
+
+    Never more than one word: a process that writes its arguments into its title tells only its name.
+    """
     argv = process.argv
-    first = _base(argv[0]).lstrip("-") if argv else ""
-    exe = _base(process.exe)
-    name = first or exe
-    if _is_interpreter(name) or (_is_interpreter(exe) and name == exe):
+    name = _own_name(process)
+    if _is_interpreter(name):
         script = _script(argv)
-        if script:
-            return _script_name(script)
-    return name.lower() if name.isascii() else name
+        return _script_name(script) if script else name
+    if name == "busybox" and len(argv) > 1 and not argv[1].startswith("-"):
+        return _base(argv[1]).lower()
+    return name
 
 
-def _outermost(chain: Sequence[Process], index: int) -> Choice:
-    if index == 0:
+def _outermost(chain: Sequence[Process], at: int) -> Choice:
+    if at == 0:
         return Choice(0, "mbx-mcp", "no ancestor of its own before the border: the shim is its own host")
-    return Choice(index, label(chain[index]), "outermost wrapper below the border")
+    return Choice(at, label(chain[at]), "outermost wrapper below the border")
+
+
+def _own_name(process: Process) -> str:
+    """The first word of argv[0] without its folder; the executable's name where argv is empty."""
+    exe = _base(process.exe)
+    first = process.argv[0] if process.argv else ""
+    if not first.strip():
+        return exe.lower()
+    if " " in process.exe and " ".join(process.argv).startswith(process.exe):
+        return exe.lower()  # a folder with a space in its name, split by whoever read the command line
+    word = first.split()[0]
+    if word != first and "/" in word and _base(first) == exe:
+        return exe.lower()
+    # A title ends its first word with a colon: "tmux: server", "sshd: user@pts/0". A login shell begins with "-".
+    return _base(word).rstrip(":").lstrip("-").lower()
 
 
 def _base(path: str) -> str:
@@ -155,22 +175,24 @@ def _base(path: str) -> str:
 
 
 def _is_interpreter(name: str) -> bool:
-    return name.lower().rstrip("0123456789.") in _INTERPRETERS
+    return name.rstrip("0123456789.") in _INTERPRETERS
 
 
 def _script(argv: tuple[str, ...]) -> str | None:
+    """The script or module that an interpreter runs; None when it runs code from its command line or a terminal."""
     skip = False
     for i, arg in enumerate(argv[1:], start=1):
         if skip:
             skip = False
-        elif arg == "-m":
-            return argv[i + 1] if i + 1 < len(argv) else None
-        elif arg in {"-c", "-e", "--eval", "-"}:
-            return None
         elif arg in _INTERPRETER_FLAGS_WITH_VALUE:
             skip = True
         elif not arg.startswith("-"):
             return arg
+        elif arg == "-" or arg.startswith(("--eval", "--print")) or arg in {"-c", "-e", "-p", "-pe"}:
+            return None
+        elif arg[1:].isalpha() and arg[-1] in "cm" and not arg.startswith("--"):
+            # Flags in one word, as in "python -Im mbx_mcp".
+            return argv[i + 1] if arg[-1] == "m" and i + 1 < len(argv) else None
     return None
 
 
@@ -180,32 +202,35 @@ def _script_name(script: str) -> str:
         name = name.removesuffix(suffix)
     if name in {"npx-cli", "npm-cli"}:
         return name.removesuffix("-cli")
-    if name in {"__main__", "index", "cli", "main"} and "/" in script:
-        # .../@google/gemini-cli/dist/index.js: the package names the program better than the file does.
-        for part in reversed(script.lower().split("/")[:-1]):
-            if part.removesuffix("-cli") in KNOWN_AGENTS:
-                return part.removesuffix("-cli")
+    parts = script.lower().split("/")[:-1]
+    if name in _GENERIC_FILES and any(part in _PACKAGE_FOLDERS for part in parts):
+        # .../node_modules/@google/gemini-cli/dist/index.js: the package names the program better than the file does.
+        for part in reversed(parts):
+            if part in _PACKAGE_FOLDERS:
+                break
+            if part in KNOWN_AGENTS:
+                return part
     return name
 
 
-def _npm_runs(argv: tuple[str, ...]) -> bool:
-    words = " ".join(argv).split()
-    return any(word in {"exec", "x", "run", "run-script", "npx"} for word in words[1:4])
-
-
-def _shell_runs_something(argv: tuple[str, ...]) -> bool:
+def _shell_runs_something(name: str, argv: tuple[str, ...]) -> bool:
+    """Whether a shell was given -c or a script; without either it is somebody's interactive shell."""
     skip = False
-    args = argv[2:] if argv and _base(argv[0]) == "busybox" else argv[1:]
-    for arg in args:
+    for arg in argv[2:] if argv and _base(argv[0]) == "busybox" else argv[1:]:
         if skip:
             skip = False
-        elif arg in _SHELL_FLAGS_WITH_VALUE:
+        elif arg in _SHELL_FLAGS_WITH_VALUE or (name == "fish" and arg == "-C"):
             skip = True
-        elif arg.startswith("-") and not arg.startswith("--"):
-            if "c" in arg:
+        elif arg == "--command" or arg.startswith("--command="):
+            return True
+        elif arg.startswith("--"):
+            continue
+        elif arg[:1] in {"-", "+"}:
+            if "c" in arg and arg[0] == "-":
                 return True
-            if "s" in arg:
-                return False
-        elif not arg.startswith(("-", "+")):
+            if "s" in arg and arg[0] == "-":
+                return False  # reads commands from its input
+            skip = arg.endswith("o")
+        elif arg:
             return True
     return False
