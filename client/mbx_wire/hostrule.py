@@ -36,7 +36,7 @@ WRAPPERS = frozenset(
     {"env", "timeout", "nice", "ionice", "chrt", "setsid", "nohup", "stdbuf", "tini", "tini-static"}
     | {"dumb-init", "uv", "uvx", "pipx", "npx", "pnpx", "bunx"},
 )
-PACKAGE_RUNNERS = frozenset({"npm", "pnpm", "yarn", "bun"})
+PACKAGE_RUNNERS = frozenset({"npm", "pnpm", "yarn"})
 """Wrappers only with a subcommand that runs something."""
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "ash", "rbash"})
 BORDERS = frozenset(
@@ -141,6 +141,10 @@ def program(process: Process) -> str:
     """
     argv = process.argv
     name = _own_name(process)
+    if name in {"bun", "deno"} and len(argv) > 1:
+        if argv[1] == "x":
+            return "bunx"
+        argv = (argv[0], *argv[2:]) if argv[1] == "run" else argv  # runs the script in this very process
     if _is_interpreter(name):
         script = _script(argv)
         return _script_name(script) if script else name

@@ -43,8 +43,8 @@ class HostFinding(NamedTuple):
     """The session's host process and the peer itself (the shim), each with a handle where one could be had.
 
     When the shim is its own host both identities are equal and there is one handle, in both places: close it
-    once (`handles` lists each once). label and why are for people; chain holds the shim first, and `description`
-    is the same in words, without arguments.
+    once (`handles` lists each once). label and why are for people; chain holds the shim first, `description` the
+    same in words. Arguments are not kept: they hold secrets.
     """
 
     host: ProcessId
@@ -53,7 +53,7 @@ class HostFinding(NamedTuple):
     shim_handle: int | None
     label: str
     why: str
-    chain: tuple[ProcessInfo, ...]
+    chain: tuple[ProcessId, ...]
     description: str
 
     def handles(self) -> set[int]:
@@ -95,11 +95,11 @@ def host_of(processes: Processes, peer: Peer) -> HostFinding | None:
         why = "its processes can't be seen from here: the shim is its own host"
         return HostFinding(shim, handle, shim, handle, "unknown", why, (), "unseen")
     choice = hostrule.choose_host([_rule_view(info) for info in chain])
-    description = describe_chain(chain, choice.place)
+    words = (choice.label, choice.why, tuple(info.identity for info in chain), describe_chain(chain, choice.place))
     if choice.place == 0:
-        return HostFinding(shim, handle, shim, handle, choice.label, choice.why, chain, description)
+        return HostFinding(shim, handle, shim, handle, *words)
     host = chain[choice.place].identity
-    return HostFinding(host, processes.open(host), shim, handle, choice.label, choice.why, chain, description)
+    return HostFinding(host, processes.open(host), shim, handle, *words)
 
 
 def agent_of(processes: Processes, peer: Peer, watched: Callable[[ProcessId], bool]) -> ProcessId | None:
