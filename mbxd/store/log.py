@@ -31,6 +31,7 @@ from mbxd.store.segment import (
     segment_name,
     snapshot_name,
     write_all,
+    write_once,
 )
 from mbxd.store.snapshot import write_snapshot
 
@@ -170,7 +171,7 @@ class Log:
     def _extend(self, current: _Current, records: Sequence[bytes], last: int) -> None:
         batch = current.batches + 1
         data = fmt.encode_batch(records, salt=current.salt, batch=batch, last_seq=last)
-        write_all(current.file, data, current.end)
+        write_once(current.file, data, current.end)
         current.file.sync_data()
         self._current = current._replace(batches=batch, end=current.end + len(data))
         self._update_room()
@@ -183,7 +184,7 @@ class Log:
         first, salt = self._durable + 1, int.from_bytes(self._entropy(4), "little")
         header = fmt.encode_header(fmt.SEGMENT_MAGIC, fmt.Header(salt, first, self._predecessor()))
         data = header + fmt.encode_batch(records, salt=salt, batch=1, last_seq=last)
-        write_all(spare, data, 0)
+        write_once(spare, data, 0)
         spare.sync_data()
         self._vfs.rename(f"{self._directory}/{SPARE}", f"{self._directory}/{segment_name(first)}")
         self._vfs.sync_dir(self._directory)
@@ -402,7 +403,7 @@ class Log:
         )
         self._before = newest.header.before
         offset, data = found.last_batch
-        write_all(file, data, offset)
+        write_once(file, data, offset)
         file.sync_data()
 
     def _keep_torn(self, found: Found) -> None:

@@ -48,11 +48,21 @@ class Listing:
         self.spare = SPARE in names
 
 
-def write_all(file: VfsFile, data: bytes, offset: int) -> None:
-    """One write that must go in whole; a short one is an error (the disk is full, or a limit was met)."""
+def write_once(file: VfsFile, data: bytes, offset: int) -> None:
+    """One write that must go in whole: into allocated space nothing but a broken disk cuts it short."""
     written = file.pwrite(data, offset)
     if written != len(data):
         raise OSError(f"short write: {written} of {len(data)} bytes at offset {offset}")
+
+
+def write_all(file: VfsFile, data: bytes, offset: int) -> None:
+    """Write to a file that nobody relies on yet; after a short write the next one says why (ENOSPC, EFBIG, ...)."""
+    done = 0
+    while done < len(data):
+        written = file.pwrite(data[done:] if done else data, offset + done)
+        if not written:
+            raise OSError(f"short write: {done} of {len(data)} bytes at offset {offset}")
+        done += written
 
 
 def read_whole(vfs: Vfs, path: str) -> bytes:

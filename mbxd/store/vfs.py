@@ -95,11 +95,11 @@ class OsVfs:
             os.mkdir(path, 0o700)
 
     def rename(self, old: str, new: str) -> None:
-        """See rename(2)."""
+        """Atomic, by rename(2)."""
         os.rename(old, new)
 
     def remove(self, path: str) -> None:
-        """See unlink(2)."""
+        """Through unlink(2)."""
         os.unlink(path)
 
     def sync_dir(self, path: str) -> None:
