@@ -1,0 +1,158 @@
+"""Where this user's daemon is, seen from a client.
+
+Owns the facts that `mbx_wire.places` needs, the reading of `daemon.json`, the order in which sockets are
+tried, and the check that a daemon belongs to this state directory. Creates nothing but, on request, the
+state directory. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from mbx_wire import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+class Places:
+    """Resolved places of one environment.
+
+    state: the state directory. socket: the socket's rule-given path. explicit: it came from $MBX_SOCKET.
+    config: the configuration file. Nothing of it needs to exist.
+    """
+
+    __slots__ = ("config", "explicit", "socket", "state")
+
+    def __init__(self, state: str, socket: str, config: str, *, explicit: bool = False) -> None:
+        self.state = state
+        self.socket = socket
+        self.config = config
+        self.explicit = explicit
+
+    def file(self, name: str) -> str:
+        """Path of a file of the state directory, by its name in `mbx_wire.places`."""
+        return f"{self.state}/{name}"
+
+
+class Candidate:
+    """A socket to try. explicit: the user named it, so it need not belong to the state directory."""
+
+    __slots__ = ("explicit", "path")
+
+    def __init__(self, path: str, *, explicit: bool) -> None:
+        self.path = path
+        self.explicit = explicit
+
+
+def resolve(env: Mapping[str, str] | None = None) -> Places:
+    """The places of an environment (default: this process's). Raises ValueError with words for the user."""
+    env = os.environ if env is None else env
+    uid = os.getuid()
+    home = account_home(uid)
+    state = places.state_dir(env, home)
+    socket = places.default_socket(env, uid, state, home, _run_user_is_ours(uid))
+    limit = places.SOCKET_PATH_MAX_LINUX if sys.platform == "linux" else places.SOCKET_PATH_MAX_OTHER
+    places.check_socket_path(os.fsencode(socket), limit)
+    return Places(state, socket, places.config_path(env, home), explicit=bool(env.get("MBX_SOCKET")))
+
+
+def account_home(uid: int) -> str:
+    """The home directory of the account, or "" for an account without an entry (containers)."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return ""
+
+
+def candidates(where: Places) -> list[Candidate]:
+    """Sockets in the order in which they are tried: $MBX_SOCKET, daemon.json, the rule; each once."""
+    found: dict[str, Candidate] = {}
+    if where.explicit:
+        found[where.socket] = Candidate(where.socket, explicit=True)
+    pointer = read_pointer(where)
+    if pointer is not None:
+        found.setdefault(pointer["socket"], Candidate(pointer["socket"], explicit=False))
+    found.setdefault(where.socket, Candidate(where.socket, explicit=where.explicit))
+    return list(found.values())
+
+
+def read_pointer(where: Places) -> dict[str, Any] | None:
+    """`daemon.json` {socket, pid, ticks, version}, or None when it is missing or no such object."""
+    import json
+
+    try:
+        with open(where.file(places.POINTER_NAME), "rb") as file:
+            value = json.loads(file.read(65536))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or not isinstance(value.get("socket"), str):
+        return None
+    if not value["socket"].startswith("/") or not isinstance(value.get("pid"), int):
+        return None
+    return value
+
+
+def lock_matches(where: Places, lock: Any, candidate: Candidate) -> bool:
+    """Whether the daemon behind a socket owns this state directory, by the lock file that `hello` names.
+
+    A socket that the user named need not: it may come from outside a container. Without a lock file here
+    (a state directory that was removed) the path alone decides.
+    """
+    if candidate.explicit:
+        return True
+    if not isinstance(lock, dict):
+        return False
+    ours = where.file(places.LOCK_NAME)
+    try:
+        found = os.stat(ours)
+    except OSError:
+        return bool(lock.get("path") == ours)
+    return lock.get("device") == found.st_dev and lock.get("inode") == found.st_ino
+
+
+def boot_id() -> str:
+    """This boot's id, or "" where the system has none. Linux: random(4); macOS: the time of the boot."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def ensure_state_dir(where: Places) -> None:
+    """Make the state directory (0700) or check the one that is there. Raises OSError with words for the user.
+
+    Root does not make one inside another user's home: later runs of that user would fail on it.
+    """
+    ancestor = where.state
+    while not os.path.lexists(ancestor):
+        ancestor = os.path.dirname(ancestor)
+    owner = os.stat(ancestor).st_uid
+    me = os.geteuid()
+    if me == 0 and owner != 0:
+        raise PermissionError(
+            f"{ancestor} belongs to uid {owner}: run this as that user, or set MBX_STATE_DIR to a directory of root's"
+        )
+    os.makedirs(where.state, mode=0o700, exist_ok=True)
+    found = os.lstat(where.state)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != me:
+        raise PermissionError(
+            f"{where.state} must be a directory of uid {me}: remove it, or set MBX_STATE_DIR"
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        os.chmod(where.state, 0o700)
+
+
+def _run_user_is_ours(uid: int) -> bool:
+    try:
+        found = os.lstat(f"/run/user/{uid}")
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid

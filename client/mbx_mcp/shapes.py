@@ -1,0 +1,113 @@
+"""What results look like in each MCP revision. Data and pure functions; standard library only.
+
+Owns the versions, the server's own words, and what a revision adds to or lacks beside the newest legacy one.
+Never decides which revision a request belongs to.
+"""
+
+from __future__ import annotations
+
+from mbx_client import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MODERN = ("2026-07-28",)
+LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Revisions by age, newest first. LEGACY begins with `initialize`, MODERN carries an envelope."""
+BATCHES_IN = "2025-03-26"
+_WITH_TITLES = frozenset(LEGACY[:2]) | frozenset(MODERN)
+"""Revisions that know titles, output schemas and structured content."""
+
+_PREFIX = "io.modelcontextprotocol/"
+VERSION = _PREFIX + "protocolVersion"
+CAPABILITIES = _PREFIX + "clientCapabilities"
+CLIENT_INFO = _PREFIX + "clientInfo"
+SERVER_INFO = _PREFIX + "serverInfo"
+SUBSCRIPTION = _PREFIX + "subscriptionId"
+
+INSTRUCTIONS = (
+    "mbx gives this session a named mailbox identity that outlives it. Call mbx_identity with action=list "
+    "before you claim a name; claim without a name takes back what this session held."
+)
+SERVER = {"name": "mbx", "version": __version__}
+_SERVER_CAPABILITIES: dict[str, Any] = {"tools": {"listChanged": True}}
+_CACHE = {"ttlMs": 3_600_000, "cacheScope": "public"}
+"""The lists are part of the program: the same for everybody until another version runs."""
+
+
+def initialize_result(version: str) -> dict[str, Any]:
+    """InitializeResult of a legacy revision."""
+    return {
+        "protocolVersion": version,
+        "capabilities": _SERVER_CAPABILITIES,
+        "serverInfo": SERVER,
+        "instructions": INSTRUCTIONS,
+    }
+
+
+def discover_result() -> dict[str, Any]:
+    """DiscoverResult of the stateless revision."""
+    return modern(
+        {
+            "supportedVersions": list(MODERN),
+            "capabilities": _SERVER_CAPABILITIES,
+            "instructions": INSTRUCTIONS,
+            **_CACHE,
+        }
+    )
+
+
+def list_result(tools: list[dict[str, Any]], version: str) -> dict[str, Any]:
+    """ListToolsResult: the definitions with what the revision knows of them."""
+    result: dict[str, Any] = {"tools": [_tool(tool, version) for tool in tools]}
+    return modern({**result, **_CACHE}) if version in MODERN else result
+
+
+def call_result(result: dict[str, Any], version: str) -> dict[str, Any]:
+    """CallToolResult of a revision, from one of 2025-11-25."""
+    if version in MODERN:
+        return modern(result)
+    if version not in _WITH_TITLES:
+        return {key: value for key, value in result.items() if key != "structuredContent"}
+    return result
+
+
+def modern(result: dict[str, Any]) -> dict[str, Any]:
+    """A complete result of the stateless revision: it says so, and who answers."""
+    return {"resultType": "complete", **result, "_meta": {SERVER_INFO: SERVER, **(result.get("_meta") or {})}}
+
+
+def refusal(error: dict[str, Any]) -> dict[str, Any]:
+    """A CallToolResult for an error object {code, message, hint, retryable, data?}."""
+    from mbx_mcp.jsonrpc import encode
+
+    body = {"error": error}
+    return {
+        "content": [{"type": "text", "text": encode(body).decode()}],
+        "structuredContent": body,
+        "isError": True,
+    }
+
+
+def too_many_calls(limit: int) -> dict[str, Any]:
+    """The refusal of a call when `limit` others are open."""
+    from mbx_wire.errors import Code, error_body
+
+    return refusal(
+        error_body(
+            Code.BUSY,
+            f"{limit} calls of this session wait for their answer.",
+            "Wait for one of them and call again.",
+            retryable=True,
+        )
+    )
+
+
+def _tool(tool: dict[str, Any], version: str) -> dict[str, Any]:
+    lacks = {"execution"} if version != LEGACY[0] else set()
+    if version not in _WITH_TITLES:
+        lacks |= {"title", "outputSchema"}
+    if version == "2024-11-05":
+        lacks.add("annotations")
+    return {key: value for key, value in tool.items() if key not in lacks}
