@@ -33,8 +33,11 @@ _CRC = Struct("<I")
 FRAME = Struct("<IIIB")
 """Frame head: CRC, length of what follows the length field, batch number, kind."""
 _FRAME_REST = Struct("<IIB")
-COMMIT_PAYLOAD = Struct("<QI")
-"""Last seq, records in the batch."""
+_LENGTH_AND_MARK = Struct("<I5s")
+_MARK = Struct("<IB")
+"""Batch number and kind: the same bytes in all record frames of a batch."""
+COMMIT_PAYLOAD = Struct("<QII")
+"""Last seq, records in the batch, CRC of their frames (from the salt)."""
 END_PAYLOAD = Struct("<IQ")
 """Chunks, payload bytes."""
 
@@ -141,58 +144,71 @@ def encode_batch(records: Sequence[bytes], *, salt: int, batch: int, last_seq: i
     for record in records:
         rest = pack_rest(len(record) + _AFTER_LENGTH, batch, RECORD) + record
         parts += (pack_crc(crc32(rest, salt)), rest)
-    parts.append(encode_frame(salt, batch, COMMIT, COMMIT_PAYLOAD.pack(last_seq, len(records))))
-    return b"".join(parts)
+    frames = b"".join(parts)
+    return frames + encode_commit(salt, batch, last_seq, len(records), crc32(frames, salt))
+
+
+def encode_commit(salt: int, batch: int, last_seq: int, count: int, frames_crc: int) -> bytes:
+    """The frame that closes a batch of `count` records."""
+    return encode_frame(salt, batch, COMMIT, COMMIT_PAYLOAD.pack(last_seq, count, frames_crc))
 
 
 def scan(data: bytes, salt: int, first: int, stop: int | None = None, *, upto: int | None = None) -> Scan:
     """Read a segment's batches from behind its header to `stop` (an offset; the end of `data` otherwise).
 
     first: seq of the first record. upto: stop behind the batch that reaches this seq, if any does.
-    Never fails and never allocates more than `data` holds.
+    Never fails and never allocates more than `data` holds. A batch is taken by the checksum in its commit
+    frame; frame by frame is looked at only what stopped the reading.
     """
-    end_of_data = len(data) if stop is None else min(stop, len(data))
-    view, unpack, head = memoryview(data), FRAME.unpack_from, FRAME_OVERHEAD
+    end = len(data) if stop is None else min(stop, len(data))
+    view, unpack, limit = memoryview(data), _LENGTH_AND_MARK.unpack_from, end - FRAME_OVERHEAD
     records: list[bytes] = []
-    batches, committed, last_batch = 0, 0, HEADER_SIZE
+    append = records.append
+    committed, last_batch = 0, HEADER_SIZE
     at = good = HEADER_SIZE
-    expected = 1
-    broken: tuple[int, str] | None = None
-    why = "the file ends"
-    while at + head <= end_of_data:
-        crc, length, batch, kind = unpack(data, at)
-        after = at + _CRC_AND_LENGTH + length
-        if length < _AFTER_LENGTH or after > end_of_data:
-            why = "there is a frame of impossible length" if length or crc else "the written part ends"
-            break
-        if crc32(view[at + 4 : after], salt) != crc:
-            why = "the checksum of a frame is wrong"
-            break
-        if kind == RECORD and batch == expected:
-            records.append(data[at + head : after])
-            at = after
+    batch = 1
+    mark = _MARK.pack(batch, RECORD)
+    while at <= limit:
+        length, found = unpack(data, at + 4)
+        if found == mark:
+            append(data[at + FRAME_OVERHEAD : (at := at + _CRC_AND_LENGTH + length)])
             continue
-        if wrong := _misplaced(data, at, after, expected, first + len(records) - 1, len(records) - committed):
-            broken = (at, wrong)
+        count = len(records) - committed
+        if at + COMMIT_SIZE > end or not count:
             break
-        batches, committed, last_batch, expected = expected, len(records), good, expected + 1
-        at = good = after
+        commit = data[at : at + COMMIT_SIZE]
+        if commit != encode_commit(salt, batch, first + len(records) - 1, count, crc32(view[good:at], salt)):
+            break
+        last_batch, committed, batch = good, len(records), batch + 1
+        mark = _MARK.pack(batch, RECORD)
+        at = good = at + COMMIT_SIZE
         if upto is not None and first + committed > upto:
-            break
+            return Scan(records, batch - 1, last_batch, good, None, "enough was read")
     del records[committed:]
-    return Scan(records, batches, last_batch, good, broken, why)
+    broken, why = _diagnose(view[:end], salt, good, batch, first + committed - 1)
+    return Scan(records, batch - 1, last_batch, good, broken, why)
 
 
-def _misplaced(data: bytes, at: int, after: int, expected: int, last_seq: int, count: int) -> str | None:
-    """Why the good frame at `at` can't be the commit of the batch just read; None when it is."""
-    _, _, batch, kind = FRAME.unpack_from(data, at)
-    if batch != expected:
-        return f"a frame of batch {batch} stands where batch {expected} should"
-    if kind != COMMIT or after - at != COMMIT_SIZE:
-        return f"a frame of unknown kind {kind}"
-    if COMMIT_PAYLOAD.unpack_from(data, at + FRAME_OVERHEAD) != (last_seq, count) or not count:
-        return "a commit frame does not match its batch"
-    return None
+def _diagnose(
+    data: memoryview, salt: int, start: int, batch: int, last_seq: int
+) -> tuple[tuple[int, str] | None, str]:
+    """Why the batch at `start` does not read: (broken, why) of `Scan`. Checks every frame by itself."""
+    at, count = start, 0
+    while at + FRAME_OVERHEAD <= len(data):
+        crc, length, found, kind = FRAME.unpack_from(data, at)
+        after = at + _CRC_AND_LENGTH + length
+        if length < _AFTER_LENGTH or after > len(data):
+            return None, "there is a frame of impossible length" if length or crc else "the written part ends"
+        if crc32(data[at + 4 : after], salt) != crc:
+            return None, "the checksum of a frame is wrong"
+        if found != batch:
+            return (at, f"a frame of batch {found} stands where batch {batch} should"), ""
+        if kind == COMMIT:
+            return (at, f"a commit frame does not match its batch of {count} records up to {last_seq}"), ""
+        if kind != RECORD:
+            return (at, f"a frame of unknown kind {kind}"), ""
+        at, count, last_seq = after, count + 1, last_seq + 1
+    return None, "the file ends"
 
 
 _KINDS = re.compile(rb"[\x01\x02]")

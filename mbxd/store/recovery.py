@@ -179,8 +179,7 @@ def _read_newest(vfs: Vfs, directory: str, found: Found) -> None:
     found.newest = result
     found.segments[-1] = segment._replace(last=last, end=result.end)
     found.torn = data[result.end :].rstrip(b"\0")
-    start = 0 if result.batches == 1 else result.last_batch
-    found.last_batch = (start, data[start : result.end])
+    found.last_batch = (result.last_batch, data[result.last_batch : result.end])
     if found.torn:
         found.notes.append(
             f"{path}: {len(found.torn)} bytes of an unfinished batch at offset {result.end}, never acknowledged "

@@ -95,11 +95,11 @@ class OsVfs:
             os.mkdir(path, 0o700)
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic, by rename(2)."""
+        """Atomic replacement."""
         os.rename(old, new)
 
     def remove(self, path: str) -> None:
-        """Through unlink(2)."""
+        """Unlink a name."""
         os.unlink(path)
 
     def sync_dir(self, path: str) -> None:
