@@ -73,7 +73,8 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, no_args_is_help=False, **kwargs)
+        kwargs["no_args_is_help"] = False
+        super().__init__(*args, **kwargs)
         self.params.append(_json_option())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

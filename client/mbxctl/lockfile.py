@@ -101,7 +101,7 @@ def start_ticks(pid: int) -> int:
 
 
 def _portable_ticks(pid: int) -> int:
-    import psutil
+    import psutil  # type: ignore[import-untyped]  # psutil ships no annotations
 
     try:
         # The kernel's own figure, as the daemon logs it: create_time() moves with the wall clock.

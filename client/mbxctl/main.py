@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from mbx_wire.errors import EXIT_FAILURE
 from mbxctl.failure import Failure
 from mbxctl.render import Output
 
@@ -30,6 +31,10 @@ def main(argv: list[str] | None = None) -> int:
         # The reader has gone (`| head`). Nothing may be written again, not even by the interpreter's exit.
         _abandon_streams()
         return _BROKEN_PIPE
+    except OSError:
+        # stdout takes nothing more (a full disk): that was said on stderr, and what is buffered is lost.
+        _abandon_streams()
+        return EXIT_FAILURE
 
 
 def _guarded(args: list[str], out: Output) -> int:

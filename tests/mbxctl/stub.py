@@ -84,6 +84,7 @@ class StubDaemon:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.pushes: list[dict[str, Any]] = []
         self.hello: dict[str, Any] = {}
+        self.keep_open = False
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_path = state_dir / "mbxd.lock"
         self._lock = self._lock_path.open("a+")
@@ -141,7 +142,8 @@ class StubDaemon:
         if method == "events.subscribe":
             for push in self.pushes:
                 conn.sendall(json.dumps(push).encode() + b"\n")
-            conn.shutdown(socket.SHUT_WR)
+            if not self.keep_open:
+                conn.shutdown(socket.SHUT_WR)
 
     def _hello(self, params: dict[str, Any]) -> dict[str, Any]:
         self.hello = params
