@@ -229,3 +229,24 @@ def find_later(data: bytes, start: int, salt: int, batch: int) -> int | None:
         if crc32(view[at + 4 : after], salt) == crc:
             return at
     return None
+
+
+def readable_batches(data: bytes, start: int, salt: int, batch: int) -> list[tuple[int, int]]:
+    """(first seq, last seq) of the whole batches after number `batch` that can still be read behind `start`."""
+    found: list[tuple[int, int]] = []
+    at, current, count = find_later(data, start, salt, batch), 0, 0
+    while at is not None:
+        _, length, number, kind = FRAME.unpack_from(data, at)
+        after = at + _CRC_AND_LENGTH + length
+        if kind == RECORD:
+            current, count = number, count + 1 if number == current else 1
+        elif after - at == COMMIT_SIZE:
+            last, wanted, _ = COMMIT_PAYLOAD.unpack_from(data, at + FRAME_OVERHEAD)
+            if (number, count) == (current, wanted):
+                found.append((last - wanted + 1, last))
+            current, count = 0, 0
+        following = find_later(data, after, salt, batch)
+        if following != after:
+            current, count = 0, 0
+        at = following
+    return found

@@ -76,7 +76,7 @@ class Lock:
     def still_mine(self) -> bool:
         """Whether the path still names the locked file; False once the state directory was removed or replaced."""
         try:
-            found = os.stat(self.path, follow_symlinks=False)
+            found = Path(self.path).lstat()
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == self._identity
@@ -110,7 +110,7 @@ def holders(path: str) -> list[int]:
     """Pids of other processes that have this file open, as far as /proc lets us see (Linux; empty elsewhere)."""
     found: set[int] = set()
     with contextlib.suppress(OSError):
-        wanted = os.stat(path)
+        wanted = Path(path).stat()
         for entry in os.scandir("/proc"):
             if entry.name.isdecimal() and int(entry.name) != os.getpid() and _has_open(entry.path, wanted):
                 found.add(int(entry.name))
@@ -124,7 +124,7 @@ def _has_open(process: str, wanted: os.stat_result) -> bool:
         return False
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
-            found = os.stat(f"{process}/fd/{descriptor}")
+            found = Path(f"{process}/fd/{descriptor}").stat()
             if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
                 return True
     return False

@@ -17,12 +17,11 @@ from typing import NamedTuple
 from mbxd.ports import Vfs, VfsFile
 from mbxd.store import format as fmt
 from mbxd.store.errors import Damaged, LogFailed, LogFull
-from mbxd.store.recovery import Found, Segment, link, read_headers, read_sealed, survey
+from mbxd.store.recovery import Found, Segment, read_sealed, survey
 from mbxd.store.segment import (
     DEFAULT_SEGMENT,
     MAX_SEGMENT,
     SPARE,
-    Listing,
     free_name,
     make_spare,
     open_spare,
@@ -423,10 +422,3 @@ class Log:
 def _backwards(first: int, records: list[bytes], bound: int) -> Iterator[tuple[int, bytes]]:
     kept = records[: bound - first + 1]
     return islice(zip(range(first + len(kept) - 1, first - 1, -1), reversed(kept), strict=True), None)
-
-
-def open_history(vfs: Vfs, directory: str) -> list[Segment]:
-    """Chain of the kept segments for offline reading; raises Damaged or NewerFormat."""
-    listing = Listing(vfs.list_dir(directory))
-    segments = read_headers(vfs, directory, listing, reading_only=True)
-    return link(directory, segments) if segments else []

@@ -6,9 +6,10 @@ a plan, and a refusal leaves the directory as it was. When it can't know, it ref
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from mbxd.ports import Vfs
@@ -74,10 +75,13 @@ class Found:
             yield from islice(enumerate(payloads, first), skip, None)
 
 
-def survey(vfs: Vfs, directory: str) -> Found:
-    """Read everything that a start needs. Raises Damaged, NewerFormat or OSError; changes nothing."""
-    found = Found(Listing(vfs.list_dir(directory)))
-    listing = found.listing
+def survey(vfs: Vfs, directory: str, listing: Listing | None = None) -> Found:
+    """Read everything that a start needs. Raises Damaged, NewerFormat or OSError; changes nothing.
+
+    listing: judge the directory as if only these files were there.
+    """
+    listing = listing or Listing(vfs.list_dir(directory))
+    found = Found(listing)
     headers = read_headers(vfs, directory, listing)
     if not listing.segments:
         _expect_new(directory, listing)
@@ -97,33 +101,35 @@ def survey(vfs: Vfs, directory: str) -> Found:
 
 
 def read_headers(vfs: Vfs, directory: str, listing: Listing, *, reading_only: bool = False) -> list[Segment]:
-    """Headers of all segments; those of snapshots are looked at for their version alone, for they are caches."""
-    headers: list[tuple[int, Header]] = []
+    """Headers of all segments; those of snapshots are looked at for their version alone, for they are caches.
+
+    A newer format anywhere counts more than damage elsewhere: the newer program may know better.
+    """
     damaged: Damaged | None = None
     segments: list[Segment] = []
     for seq in listing.snapshots:
         path = f"{directory}/{snapshot_name(seq)}"
-        try:
-            decode_header(
-                read_start(vfs, path, HEADER_SIZE)[0], SNAPSHOT_MAGIC, path, reading_only=reading_only
-            )
-        except Damaged:
-            continue
+        start, _ = read_start(vfs, path, HEADER_SIZE)
+        with contextlib.suppress(Damaged):
+            decode_header(start, SNAPSHOT_MAGIC, path, reading_only=reading_only)
     for first in listing.segments:
-        path = f"{directory}/{segment_name(first)}"
-        start, size = read_start(vfs, path, HEADER_SIZE)
         try:
-            header = decode_header(start, SEGMENT_MAGIC, path, reading_only=reading_only)
-            if header.first != first:
-                raise Damaged(path, 0, first, f"its header says that it begins with record {header.first}")
+            segments.append(read_header(vfs, directory, first, reading_only=reading_only))
         except Damaged as error:
-            damaged = damaged or error  # a newer format further on counts more
-            continue
-        headers.append((size, header))
-        segments.append(Segment(first, 0, 0, size, header))
+            damaged = damaged or error
     if damaged is not None:
         raise damaged
     return segments
+
+
+def read_header(vfs: Vfs, directory: str, first: int, *, reading_only: bool = False) -> Segment:
+    """The header of one segment, which must agree with its name."""
+    path = f"{directory}/{segment_name(first)}"
+    start, size = read_start(vfs, path, HEADER_SIZE)
+    header = decode_header(start, SEGMENT_MAGIC, path, reading_only=reading_only)
+    if header.first != first:
+        raise Damaged(path, 0, first, f"its header says that it begins with record {header.first}")
+    return Segment(first, 0, 0, size, header)
 
 
 def _expect_new(directory: str, listing: Listing) -> None:
@@ -231,10 +237,3 @@ def read_sealed(vfs: Vfs, directory: str, segment: Segment) -> list[bytes]:
     if result.end != segment.end or last != segment.last:
         raise Damaged(path, result.end, last + 1, f"{result.why} before the end that the next segment names")
     return result.records
-
-
-def all_records(vfs: Vfs, directory: str, segments: list[Segment]) -> Iterator[tuple[int, bytes]]:
-    """(seq, record) of sealed segments, oldest first."""
-    return chain.from_iterable(
-        enumerate(read_sealed(vfs, directory, segment), segment.first) for segment in segments
-    )

@@ -47,6 +47,12 @@ class Listing:
         self.temporary = sorted(name for name in names if name.endswith(TMP))
         self.spare = SPARE in names
 
+    def without_oldest(self, count: int) -> Listing:
+        """The same directory, had its `count` oldest segments been put aside."""
+        other = Listing([])
+        other.__dict__.update(self.__dict__, segments=self.segments[count:])
+        return other
+
 
 def write_once(file: VfsFile, data: bytes, offset: int) -> None:
     """One write that must go in whole: into allocated space nothing but a broken disk cuts it short."""
