@@ -119,7 +119,7 @@ def holders(path: str) -> list[int]:
 
 def _has_open(process: str, wanted: os.stat_result) -> bool:
     try:
-        descriptors = os.listdir(f"{process}/fd")  # noqa: PTH208 - names alone, for every process
+        descriptors = os.listdir(f"{process}/fd")
     except OSError:
         return False
     for descriptor in descriptors:

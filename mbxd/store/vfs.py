@@ -3,7 +3,7 @@
 Owns flags, modes and which call makes data durable on which system. Never retries a sync.
 """
 
-# ruff: noqa: PTH102, PTH104, PTH108, PTH208 - the port is the system call; a Path object per call says nothing more
+
 
 from __future__ import annotations
 
