@@ -10,7 +10,7 @@ import errno
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mbx_wire import hostrule
@@ -44,7 +44,8 @@ class HostFinding(NamedTuple):
 
     When the shim is its own host both identities are equal and there is one handle, in both places: close it
     once (`handles` lists each once). label and why are for people; chain holds the shim first, `description` the
-    same in words. Arguments are not kept: they hold secrets.
+    same in words; reach: the ancestors of the same user, nearest first, and whether each is a known agent CLI.
+    Arguments are not kept: they hold secrets.
     """
 
     host: ProcessId
@@ -54,7 +55,12 @@ class HostFinding(NamedTuple):
     label: str
     why: str
     chain: tuple[ProcessId, ...]
+    reach: tuple[tuple[ProcessId, bool], ...]
     description: str
+
+    def agent(self, watched: Callable[[ProcessId], bool]) -> ProcessId | None:
+        """As `agent_of`, from the chain that was read already."""
+        return next((identity for identity, known in self.reach if known or watched(identity)), None)
 
     def handles(self) -> set[int]:
         """All handles of the finding, for giving them back."""
@@ -93,9 +99,10 @@ def host_of(processes: Processes, peer: Peer) -> HostFinding | None:
             _give_up(processes, handle)
             return None
         why = "its processes can't be seen from here: the shim is its own host"
-        return HostFinding(shim, handle, shim, handle, "unknown", why, (), "unseen")
+        return HostFinding(shim, handle, shim, handle, "unknown", why, (), (), "unseen")
     choice = hostrule.choose_host([_rule_view(info) for info in chain])
-    words = (choice.label, choice.why, tuple(info.identity for info in chain), describe_chain(chain, choice.place))
+    identities = tuple(info.identity for info in chain)
+    words = (choice.label, choice.why, identities, reach_of(chain), describe_chain(chain, choice.place))
     if choice.place == 0:
         return HostFinding(shim, handle, shim, handle, *words)
     host = chain[choice.place].identity
@@ -103,23 +110,22 @@ def host_of(processes: Processes, peer: Peer) -> HostFinding | None:
 
 
 def agent_of(processes: Processes, peer: Peer, watched: Callable[[ProcessId], bool]) -> ProcessId | None:
-    """The agent session that a command line acts for: `agent_in` of the peer's ancestors. Leaves peer.pidfd alone."""
-    return agent_in(processes.ancestry(peer.pid), watched) if peer.pid > 0 else None
+    """The agent session that a command line acts for: the nearest ancestor that is a watched host or a known agent CLI.
 
-
-def agent_in(
-    chain: list[ProcessInfo] | tuple[ProcessInfo, ...], watched: Callable[[ProcessId], bool]
-) -> ProcessId | None:
-    """The nearest ancestor that is a watched host or a known agent CLI; None for a person's command.
-
-    The search ends at pid 1 and at other users' processes.
+    None for a person's command. The search ends at pid 1 and at other users' processes. Leaves peer.pidfd alone.
     """
+    chain = processes.ancestry(peer.pid) if peer.pid > 0 else []
+    return next((identity for identity, known in reach_of(chain) if known or watched(identity)), None)
+
+
+def reach_of(chain: Sequence[ProcessInfo]) -> tuple[tuple[ProcessId, bool], ...]:
+    """The peer's ancestors below pid 1 and other users' processes, each with whether it is a known agent CLI."""
+    found: list[tuple[ProcessId, bool]] = []
     for info in chain[1:]:
         if info.identity.pid <= 1 or info.uid != chain[0].uid:
-            return None
-        if watched(info.identity) or hostrule.agent_label(_rule_view(info)) is not None:
-            return info.identity
-    return None
+            break
+        found.append((info.identity, hostrule.agent_label(_rule_view(info)) is not None))
+    return tuple(found)
 
 
 def describe_chain(chain: tuple[ProcessInfo, ...], host: int) -> str:

@@ -11,25 +11,10 @@ import ctypes.util
 import errno
 import sys
 import time
-from typing import NamedTuple
 
 import psutil  # type: ignore[import-untyped] # its stubs are a separate distribution
 
-from mbxd.runtime.procfs import Stat
-
-_ARGV_MAX = 64
-"""Arguments kept of a process: the rule about wrappers needs the first few."""
-
-
-class Facts(NamedTuple):
-    """What a process says about itself. uid is the effective one, as in SO_PEERCRED; -1 when unreadable."""
-
-    uid: int
-    argv: tuple[str, ...]
-    exe: str
-
-
-NO_FACTS = Facts(-1, (), "")
+from mbxd.runtime.procfs import NO_FACTS, Facts, Stat
 
 
 def facts(pid: int) -> Facts:
@@ -40,7 +25,7 @@ def facts(pid: int) -> Facts:
     except (psutil.Error, OSError, ValueError):
         return NO_FACTS
     try:
-        argv = tuple(process.cmdline()[:_ARGV_MAX])
+        argv = tuple(process.cmdline()[:64])
     except (psutil.Error, OSError, ValueError):
         argv = ()
     try:
@@ -70,6 +55,10 @@ class PsutilTable:
         except psutil.Error as error:
             raise PermissionError(errno.EPERM, str(error)) from None
         return Stat("Z" if status in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD} else "S", ppid, _raw_start(process))
+
+    def facts(self, pid: int) -> Facts:
+        """See the function `facts`."""
+        return facts(pid)
 
     def is_thread(self, pid: int) -> bool:  # noqa: ARG002 - the protocol's shape
         """Threads have no pids here."""

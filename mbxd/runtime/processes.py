@@ -188,7 +188,7 @@ class LocalProcesses:
             if fd is not None:
                 os.close(fd)
         identity = ProcessId(self.boot_id(), self._table.namespace, pid, stat.ticks, inode)
-        return ProcessInfo(identity, stat.ppid, *facts(pid))
+        return ProcessInfo(identity, stat.ppid, *self._table.facts(pid))
 
     def _gather(self, identity: ProcessId, handle: int | None) -> Evidence:
         seen = Evidence(boot=self.boot_id(), ns=self._table.namespace)

@@ -6,11 +6,16 @@ every failure is an OSError for the caller. See proc(5), pidfd_open(2).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+_CMDLINE_MAX = 8192
+"""Bytes read of a command line, and arguments kept: the rule about wrappers needs the first few."""
+_ARGV_MAX = 64
 
 
 class Stat(NamedTuple):
@@ -24,6 +29,17 @@ class Stat(NamedTuple):
     def zombie(self) -> bool:
         """Whether the leader has exited; threads of it may still run."""
         return self.state in {"Z", "X", "x"}
+
+
+class Facts(NamedTuple):
+    """What a process says about itself. uid is the effective one, as in SO_PEERCRED; -1 when unreadable."""
+
+    uid: int
+    argv: tuple[str, ...]
+    exe: str
+
+
+NO_FACTS = Facts(-1, (), "")
 
 
 class Table(Protocol):
@@ -41,6 +57,10 @@ class Table(Protocol):
 
     def stat(self, pid: int) -> Stat:
         """Read a process."""
+        ...
+
+    def facts(self, pid: int) -> Facts:
+        """Owner, arguments and executable; what can't be read stays empty. Never raises."""
         ...
 
     def is_thread(self, pid: int) -> bool:
@@ -70,6 +90,12 @@ def parse_stat(data: bytes) -> Stat:
     return Stat(fields[0].decode("ascii", "replace"), int(fields[1]), int(fields[19]))
 
 
+def split_cmdline(data: bytes) -> tuple[str, ...]:
+    """Split /proc/<pid>/cmdline: arguments end with NUL. A rewritten title stays one argument, padding is dropped."""
+    text = os.fsdecode(data.rstrip(b"\0"))
+    return tuple(text.split("\0")[:_ARGV_MAX]) if text else ()
+
+
 class Procfs:
     """/proc of this process's own pid namespace.
 
@@ -93,13 +119,23 @@ class Procfs:
         except ValueError as error:
             raise OSError(errno.EIO, str(error)) from None
 
+    def facts(self, pid: int) -> Facts:
+        """Owner, arguments and executable, read directly: psutil takes five times as long, at every connection."""
+        if not self.ours:
+            return NO_FACTS
+        uid, line, exe = -1, b"", ""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            uid = int(self._status(pid, b"Uid:").split()[1])
+        with contextlib.suppress(OSError):
+            line = _read(f"{self._root}/{pid}/cmdline", _CMDLINE_MAX)
+        with contextlib.suppress(OSError):
+            exe = str(Path(self._root, str(pid), "exe").readlink())
+        return Facts(uid, split_cmdline(line), exe)
+
     def is_thread(self, pid: int) -> bool:
         """Whether the thread group of this number has another leader."""
         self._check_ours()
-        for line in _read(f"{self._root}/{pid}/status", 65536).splitlines():
-            if line.startswith(b"Tgid:"):
-                return int(line[5:]) != pid
-        raise OSError(errno.EIO, "no Tgid line")
+        return int(self._status(pid, b"Tgid:")) != pid
 
     def threads_remain(self, pid: int) -> bool:
         """Whether any thread beside the leader is listed."""
@@ -109,6 +145,13 @@ class Procfs:
     def age(self, stat: Stat) -> float:
         """Seconds since the start, asleep or awake; no clock step moves it."""
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - stat.ticks / self._ticks_a_second)
+
+    def _status(self, pid: int, field: bytes) -> bytes:
+        data = _read(f"{self._root}/{pid}/status")
+        start = data.find(b"\n" + field)
+        if start < 0:
+            raise OSError(errno.EIO, f"no {field.decode()} in /proc/{pid}/status")
+        return data[start + 1 + len(field) : data.find(b"\n", start + 1)]
 
     def _check_ours(self) -> None:
         if not self.ours:

@@ -332,7 +332,9 @@ def test_a_command_acts_for_the_agent_above_it(hosts: Hosts, port: LocalProcesse
     agent = hosts.start(hosts.agent(["bash", "-c", '"$@"; true', "b", *hosts.shim()], name="codex"))
     connection = hosts.accept()
     peer = read_and_close(connection)._replace(pidfd=None)
-    assert agent_of(port, peer, lambda _: False) == port.ancestry(agent.pid)[0].identity
+    identity = port.ancestry(agent.pid)[0].identity
+    assert agent_of(port, peer, lambda _: False) == identity
+    assert find(port, connection).agent(lambda _: False) == identity
 
 
 @linux
@@ -342,6 +344,7 @@ def test_a_command_acts_for_a_watched_host_and_else_for_nobody(hosts: Hosts, por
     peer = read_and_close(connection)._replace(pidfd=None)
     identity = port.ancestry(agent.pid)[0].identity
     assert agent_of(port, peer, lambda process: process == identity) == identity
+    assert find(port, connection).agent(lambda process: process == identity) == identity
     assert agent_of(port, peer, lambda process: process == port.ancestry(peer.pid)[0].identity) is None
     assert agent_of(port, peer._replace(pid=FOREIGN), lambda _: True) is None
     assert agent_of(port, peer._replace(pid=GONE), lambda _: True) is None
@@ -366,6 +369,7 @@ def test_an_unreadable_peer_is_its_own_host_and_alive() -> None:
     assert finding.host == finding.shim
     assert port.probe(finding.host, finding.host_handle) == ALIVE
     assert finding.chain == ()
+    assert finding.agent(lambda _: True) is None
 
 
 def test_a_foreign_peer_without_pidfd_is_unknown_and_never_two_of_a_kind() -> None:

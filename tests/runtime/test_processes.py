@@ -24,7 +24,7 @@ from mbxd.ports import Processes
 from mbxd.runtime import portable, procfs
 from mbxd.runtime.portable import PsutilTable, facts
 from mbxd.runtime.processes import LocalProcesses, unseen
-from mbxd.runtime.procfs import Procfs, Stat, parse_stat, pid_of_pidfd
+from mbxd.runtime.procfs import Procfs, Stat, parse_stat, pid_of_pidfd, split_cmdline
 from tests.support.hosts import PATIENCE, PYTHON, Hosts, in_pid_namespace, is_root, wait_zombie
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="readings of /proc and pidfds")
@@ -415,7 +415,32 @@ def test_the_portable_table_agrees_with_proc(hosts: Hosts) -> None:
 
 
 def test_facts_of_nobody_are_empty() -> None:
-    assert facts(2**22 - 1) == facts(-1) == portable.NO_FACTS
+    assert facts(2**22 - 1) == facts(-1) == procfs.NO_FACTS
+    assert Procfs().facts(2**22 - 1) == Procfs().facts(-1) == procfs.NO_FACTS
+
+
+def test_facts_are_the_same_by_both_ways(hosts: Hosts) -> None:
+    child = hosts.start([*PYTHON, "-c", "import sys; print('up', flush=True); sys.stdin.read()", "a b", "", "é"])
+    assert child.stdout is not None
+    child.stdout.readline()
+    assert Procfs().facts(child.pid) == facts(child.pid)
+    assert Procfs().facts(os.getpid()).uid == os.geteuid()
+
+
+@pytest.mark.parametrize(
+    ("data", "argv"),
+    [
+        (b"", ()),
+        (b"\0", ()),
+        (b"sh\0-c\0a b\0", ("sh", "-c", "a b")),
+        (b"npm exec x\0\0\0\0", ("npm exec x",)),
+        (b"tmux: server", ("tmux: server",)),
+        (b"a\0\0b\0", ("a", "", "b")),
+        (b"\xff\0", ("\udcff",)),
+    ],
+)
+def test_a_command_line_is_split(data: bytes, argv: tuple[str, ...]) -> None:
+    assert split_cmdline(data) == argv
 
 
 # Reused pids
