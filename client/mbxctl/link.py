@@ -61,8 +61,7 @@ class Link:
         Ends when the stream does, or after `timeout` seconds without a change. Being cut off as too slow is a
         `Failure("BUSY")`.
         """
-        here = None if everything or self.project is None else self.project["key"]
-        yield self.call("events.subscribe", {} if here is None else {"project": here})
+        yield self.call("events.subscribe", {} if everything else {"project": self._slug()})
         while True:
             try:
                 message = self._client.next_notification(timeout)
@@ -81,6 +80,11 @@ class Link:
                 )
             if message["method"] == "events.change":
                 yield message["params"]
+
+    def _slug(self) -> str:
+        # The slug that this directory would like may belong to another project: the daemon knows the real one.
+        found = self.call("identity.list", {})["project"]
+        return str(found["slug"]) if found else ""
 
 
 def connect(*, start: bool = False) -> Link:
@@ -150,6 +154,6 @@ def _project() -> dict[str, str] | None:
 
 def _cwd() -> str | None:
     try:
-        return project.printable(os.getcwd())  # noqa: PTH109 - pathlib is slow to import
+        return project.printable(os.getcwd())
     except FileNotFoundError:
         return None

@@ -76,7 +76,7 @@ def holder(where: paths.Places) -> LockHolder | None:
 def named_process(where: paths.Places) -> tuple[int, int] | None:
     """(pid, start ticks) as the lock file has them, or None."""
     try:
-        with open(where.file(places.LOCK_NAME), encoding="ascii", errors="replace") as file:  # noqa: PTH123
+        with open(where.file(places.LOCK_NAME), encoding="ascii", errors="replace") as file:
             words = file.read(200).split()
         pid, ticks = int(words[0]), int(words[1])
     except (OSError, ValueError, IndexError):
@@ -92,7 +92,7 @@ def start_ticks(pid: int) -> int:
     if sys.platform != "linux":
         return _portable_ticks(pid)
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is slow to import
+        with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read(4096)
         fields = text[text.rindex(b")") + 2 :].split()
         return 0 if fields[0] == b"Z" else int(fields[19])

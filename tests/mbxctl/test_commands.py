@@ -328,7 +328,7 @@ def test_help_and_version_need_nothing(place: Place) -> None:
 
 
 def test_watch_streams_changes_one_a_line(place: Place, serve: Serve) -> None:
-    stub = serve(events__subscribe={"subscribed": True, "seq": 1})
+    stub = serve(events__subscribe={"subscribed": True, "seq": 1}, identity__list=listing())
     change = {
         "seq": 2,
         "at": NOW,
@@ -354,7 +354,7 @@ def test_watch_streams_changes_one_a_line(place: Place, serve: Serve) -> None:
 
 
 def test_watch_says_when_it_was_cut_off(place: Place, serve: Serve) -> None:
-    stub = serve(events__subscribe={"subscribed": True, "seq": 1})
+    stub = serve(events__subscribe={"subscribed": True, "seq": 1}, identity__list=listing())
     stub.pushes = [{"jsonrpc": "2.0", "method": "events.dropped", "params": {"queued": 1000}}]
     result = place.run("watch")
     assert result.code == 1

@@ -181,7 +181,7 @@ def test_a_full_disk_is_a_failure_not_a_traceback(place: Place, serve: Serve) ->
 
 
 def test_ctrl_c_ends_a_watch_well(place: Place, serve: Serve) -> None:
-    stub = serve(events__subscribe={"subscribed": True, "seq": 1})
+    stub = serve(events__subscribe={"subscribed": True, "seq": 1}, identity__list=listing())
     stub.keep_open = True
     process = subprocess.Popen(
         [sys.executable, "-m", "mbxctl", "watch"],

@@ -1,0 +1,93 @@
+"""`mbxctl service` with a scripted systemctl on PATH; the real one is never called."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mbxctl.conftest import Place
+
+FAKE = """#!/bin/sh
+echo "$*" >> {log}
+case "$*" in
+*is-system-running*) echo {state}; test {state} = running ;;
+*is-active*) echo active ;;
+*is-enabled*) echo enabled ;;
+*enable*) test {enable} = ok || {{ echo 'Failed to enable unit' >&2; exit 1; }} ;;
+esac
+"""
+
+
+def fake_systemctl(place: Place, *, state: str = "running", enable: str = "ok") -> str:
+    folder = place.root / "bin"
+    folder.mkdir(exist_ok=True)
+    script = folder / "systemctl"
+    script.write_text(FAKE.format(log=shlex.quote(str(place.root / "calls")), state=state, enable=enable))
+    script.chmod(0o755)
+    return f"{folder}:/usr/bin:/bin"
+
+
+def calls(place: Place) -> list[str]:
+    log = place.root / "calls"
+    words = [
+        line.replace("--user --no-pager --no-ask-password ", "") for line in log.read_text().splitlines()
+    ]
+    return [word for word in words if not word.startswith("is-")]
+
+
+def units(place: Place) -> Path:
+    return place.home / ".config" / "systemd" / "user"
+
+
+def test_dry_run_shows_all_and_does_nothing(place: Place) -> None:
+    result = place.run("service", "install", "--dry-run", PATH="/usr/bin:/bin")
+    assert result.code == 0
+    assert f"# write {units(place)}/mbxd.service" in result.out
+    assert "# run systemctl --user enable --now mbxd.socket mbxd.service" in result.out
+    starts = [line for line in result.out.splitlines() if line.startswith("ExecStart=")]
+    assert len(starts) == 1
+    assert starts[0].startswith(f"ExecStart={Path(sys.executable).parent}/")
+    document = place.run("service", "install", "--dry-run", "--json").document
+    assert set(document) == {"dry_run", "writes", "removes", "runs"}
+    assert not units(place).exists()
+
+
+def test_install_status_uninstall(place: Place) -> None:
+    path = fake_systemctl(place)
+    installed = place.run("service", "install", "--json", PATH=path)
+    assert installed.document["installed"] == [f"{units(place)}/mbxd.socket", f"{units(place)}/mbxd.service"]
+    assert calls(place) == ["daemon-reload", "enable --now mbxd.socket mbxd.service"]
+    status = place.run("service", "status", "--json", PATH=path).document
+    assert [unit["current"] for unit in status["units"]] == [True, True]
+    (units(place) / "mbxd.service").write_text("[Service]\n")
+    assert "differs from this version's" in place.run("service", "status", PATH=path).out
+    removed = place.run("service", "uninstall", PATH=path)
+    assert removed.code == 0
+    assert calls(place)[2:] == ["disable --now mbxd.socket mbxd.service", "daemon-reload"]
+    assert list(units(place).iterdir()) == []
+    assert "nothing is installed" in place.run("service", "uninstall", PATH=path).err
+
+
+@pytest.mark.parametrize("state", ["offline", "unknown"])
+def test_without_a_user_manager_nothing_is_written(place: Place, state: str) -> None:
+    result = place.run("service", "install", PATH=fake_systemctl(place, state=state))
+    assert result.code == 1
+    assert "NO_USER_MANAGER" in result.err
+    assert "mbxctl start" in result.err
+    assert not units(place).exists()
+
+
+def test_systemctl_words_are_passed_on(place: Place) -> None:
+    result = place.run("service", "install", PATH=fake_systemctl(place, enable="no"))
+    assert result.code == 1
+    assert "Failed to enable unit" in result.err
+    assert "journalctl --user -u mbxd.service" in result.err
+
+
+def test_a_percent_sign_in_the_path_is_no_specifier() -> None:
+    from mbxctl import service
+
+    assert service._quoted(Path("/opt/50%/my mbx/$x")) == '"/opt/50%%/my mbx/$$x"'
