@@ -255,7 +255,7 @@ def test_a_full_epoll_set_leaves_the_handle_to_the_sweep(hosts: Hosts, port: Loc
 
 def test_all_descriptors_are_close_on_exec_and_given_back(hosts: Hosts) -> None:
     def descriptors() -> set[str]:
-        return set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a set of names, once
+        return set(os.listdir("/proc/self/fd"))
 
     child = hosts.sleeper()
     before = descriptors()

@@ -79,7 +79,7 @@ class RealWorld:
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
         for _ in wait_until("the leader is a zombie"):
-            with open(f"/proc/{child.pid}/stat", "rb") as file:  # noqa: PTH123
+            with open(f"/proc/{child.pid}/stat", "rb") as file:
                 if file.read().rpartition(b")")[2].split()[0] == b"Z":
                     return child.pid
         raise AssertionError
