@@ -71,7 +71,9 @@ def assess(identity: Identity, evidence: Evidence | None, policy: Policy) -> Sta
 
 def is_loose(host: Status, shims: Status, *, connected: bool) -> bool:
     """Whether this evidence lets the grace run: the session is detached or unknown (silence apart)."""
-    return host != "dead" and not (host == "alive" and shims == "alive") and not (shims != "dead" and connected)
+    if host == "dead" or (host == "alive" and shims == "alive"):
+        return False
+    return not connected or (host == "alive" and shims == "dead")
 
 
 def _attached(seen: Evidence, policy: Policy) -> Standing:

@@ -1,0 +1,283 @@
+"""The composition root: recover, wire up, serve, leave.
+
+Owns the order in which things come and go. Nurseries are nested in shutdown order: sessions end before the
+engine, so that nothing accepted is lost. Decides nothing about identities.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import trio
+
+from mbx_wire import places
+from mbx_wire.envelope import LockInfo, ServerInfo
+from mbx_wire.errors import Code
+from mbxd import __version__, config, ground, logs
+from mbxd.core import events, snapshot
+from mbxd.core.context import PERSON, Context
+from mbxd.core.evolve import replay
+from mbxd.core.internal import AttachShim, HolderDied
+from mbxd.core.rejected import Rejected
+from mbxd.core.state import State
+from mbxd.core.times import iso
+from mbxd.ports import Clock, Processes, ProcessId
+from mbxd.runtime import upkeep
+from mbxd.runtime.clock import AwakeTime
+from mbxd.runtime.committer import Committer
+from mbxd.runtime.edits import Edits
+from mbxd.runtime.engine import Engine, NoRoom
+from mbxd.runtime.fanout import Fanout
+from mbxd.runtime.holders import Holders
+from mbxd.runtime.instances import Instances
+from mbxd.server.limits import ROOM_WAIT_S
+from mbxd.server.listener import Listener
+from mbxd.server.services import Services, Settings
+from mbxd.server.systemd import Notifier
+from mbxd.store.lock import Lock
+from mbxd.store.log import Recovery
+
+log = logging.getLogger("mbxd")
+
+T = TypeVar("T")
+PLACES_CHECK_S = 10.0
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the outside hands to the daemon: the real things, or fakes."""
+
+    ground: ground.Ground
+    lock: Lock
+    recovery: Recovery
+    processes: Processes
+    clock: Clock
+    committer: Committer
+    notifier: Notifier
+    passed: socket.socket | None
+    host_label: str
+    ready: Callable[[], None]
+
+
+def recover(recovery: Recovery) -> State:
+    """The registry as the log has it."""
+    state = State() if recovery.snapshot is None else snapshot.load(recovery.snapshot)
+    return replay(state, (events.decode(record) for _, record in recovery.records))
+
+
+class Daemon:
+    """One running daemon."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Recovers the registry; nothing runs yet. Raises what `recover` raises."""
+        self._parts = parts
+        self._activated = parts.passed is not None
+        self._edits = Edits(parts.ground.config, self._reload)
+        engine = Engine(recover(parts.recovery), parts.recovery.log, parts.committer)
+        awake = AwakeTime(parts.clock)
+        self._degraded: dict[str, str] = {}
+        holders = Holders(parts.processes, awake, self._propose_death)
+        fanout = Fanout(engine.state, parts.clock.wall)
+        engine.on_staged.append(holders.on_event)
+        engine.on_durable.append(fanout.on_durable)
+        self._spares = upkeep.Spares(engine, in_thread, self._degraded)
+        self._snapshots = upkeep.Snapshots(engine, in_thread, self._degraded)
+        device, inode = parts.lock.identity
+        self.services = Services(
+            engine=engine,
+            holders=holders,
+            instances=Instances(awake, engine.state.replies),
+            fanout=fanout,
+            processes=parts.processes,
+            clock=parts.clock,
+            awake=awake,
+            run_sync=in_thread,
+            server=ServerInfo(__version__, os.getpid(), iso(parts.clock.wall())),
+            lock=LockInfo(parts.lock.path, device, inode),
+            settings=Settings(),
+            stop=trio.Event(),
+            host_label=parts.host_label,
+            extra_status=self._extra_status,
+            room=self._room,
+            attach=self._attach,
+            degraded=self._degraded,
+        )
+        self._reload(first=True)
+
+    # -- the whole life --------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until stopped. Raises what the log raised when it failed."""
+        services, parts = self.services, self._parts
+        async with trio.open_nursery() as engine_nursery:
+            await engine_nursery.start(services.engine.run)
+            engine_nursery.start_soon(self._spares.keep)
+            if services.engine.log.needs_spare:
+                services.engine.spare_wanted.set()
+            # Every logged holder is looked at before anybody may ask.
+            services.holders.adopt(services.engine.state)
+            services.holders.propose_all_gone()
+            await services.engine.wait_durable()
+            for loop in (services.holders.watch_deaths, services.holders.sweep_for_ever, self._snapshots.keep):
+                engine_nursery.start_soon(loop)
+            engine_nursery.start_soon(upkeep.tick, services.awake)
+            engine_nursery.start_soon(upkeep.forget, services.engine, services.instances, parts.clock)
+            engine_nursery.start_soon(self._edits.poll_for_ever)
+            engine_nursery.start_soon(self._edits.watch_for_ever)
+            await self._serve()
+            await services.engine.wait_durable()
+            engine_nursery.cancel_scope.cancel()
+        log.info("stopped")
+
+    async def _serve(self) -> None:
+        services, parts = self.services, self._parts
+        listener = Listener(services)
+        sock = parts.passed or ground.bind(parts.ground)
+        self._write_pointer()
+        async with trio.open_nursery() as nursery:
+            accepting = trio.CancelScope()
+            nursery.start_soon(self._accept, listener, sock, accepting)
+            nursery.start_soon(self._signals)
+            nursery.start_soon(self._watchdog)
+            log.info(
+                "ready",
+                extra={
+                    "version": __version__,
+                    "socket": parts.ground.socket,
+                    "identities": len(services.engine.state.identities),
+                    "held": services.engine.state.held_count(),
+                },
+            )
+            parts.notifier.send("READY=1", f"STATUS={len(services.engine.state.identities)} identities")
+            parts.ready()
+            await services.stop.wait()
+            services.stopping = True
+            parts.notifier.send("STOPPING=1")
+            await listener.drain()
+            nursery.cancel_scope.cancel()
+
+    async def _accept(self, listener: Listener, sock: socket.socket, _scope: trio.CancelScope) -> None:
+        """Serve the socket; bind it anew when its path vanished, leave when the state directory did."""
+        path = self._parts.ground.socket
+        while True:
+            mine = None if self._activated else os.lstat(path).st_ino
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(listener.serve, sock)
+                await self._until_displaced(path, mine)
+                log.warning("the socket's path vanished; binding it anew", extra={"socket": path})
+                fresh = ground.bind(self._parts.ground)
+                # Those who are connected stay so: only the listening socket is replaced.
+                nursery.start_soon(listener.serve, fresh)
+                await trio.sleep_forever()
+
+    async def _until_displaced(self, path: str, mine: int | None) -> None:
+        while True:
+            await trio.sleep(PLACES_CHECK_S)
+            logs.cap(self._parts.ground.file(places.LOG_NAME))
+            if not self._parts.lock.still_mine():
+                log.error("the state directory is gone or was replaced; leaving", extra={"lock": self._parts.lock.path})
+                self.services.stop.set()
+                await trio.sleep_forever()
+            if mine is not None and not _is_inode(path, mine):
+                return
+
+    async def _signals(self) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+            async for number in received:
+                log.info("stopping", extra={"signal": signal.Signals(number).name})
+                self.services.stop.set()
+
+    async def _watchdog(self) -> None:
+        every = self._parts.notifier.watchdog_s
+        while every is not None:
+            self._parts.notifier.send("WATCHDOG=1")
+            await trio.sleep(every / 3)
+
+    # -- what the parts need of each other -------------------------------------------------------------------
+
+    def _propose_death(self, identity: int, epoch: int, reason: str) -> None:
+        self._inner("internal.holder_died", HolderDied(identity, epoch, reason))
+
+    def _attach(self, identity: int, epoch: int, shim: ProcessId) -> None:
+        self._inner("internal.attach_shim", AttachShim(identity, epoch, shim))
+
+    def _inner(self, command: str, params: Any) -> None:
+        services = self.services
+        ctx = Context(PERSON, services.clock.wall(), services.settings.policy, active=services.engine.active)
+        try:
+            services.engine.stage(command, params, ctx)
+        except NoRoom:
+            # The evidence stays: rows show it, a claim acts on it, and the next start proposes it again.
+            log.warning("no room to log", extra={"command": command})
+
+    async def _room(self) -> None:
+        try:
+            await self._spares.wait(ROOM_WAIT_S)
+        except OSError as error:
+            raise Rejected(
+                Code.DISK_FULL,
+                "Nothing was changed: there is no room for the registry log "
+                f"({error.strerror or 'no answer from the disk'}).",
+                f"Make room on the disk of {self._parts.ground.state_dir} and repeat the call; reading still works.",
+                retryable=True,
+            ) from None
+
+    def _reload(self, *, first: bool = False) -> None:
+        settings = self.services.settings
+        try:
+            loaded = config.load(self._parts.ground.config)
+        except config.BadConfig as error:
+            settings.error = str(error)
+            self._degraded["config"] = f"the configuration is not used: {error}"
+            log.error("bad configuration; the values before it stay", extra={"why": str(error)})
+            return
+        settings.error = None
+        settings.policy = loaded.policy()
+        self._degraded.pop("config", None)
+        if not first:
+            log.info("configuration reloaded")
+
+    def _extra_status(self) -> dict[str, object]:
+        parts = self._parts
+        return {
+            "socket": parts.ground.socket,
+            "state_dir": parts.ground.state_dir,
+            "socket_activated": self._activated,
+            "config_path": parts.ground.config,
+        }
+
+    def _write_pointer(self) -> None:
+        """`daemon.json`: where clients whose environment differs find the socket."""
+        parts = self._parts
+        chain = parts.processes.ancestry(os.getpid())
+        pointer = {
+            "socket": parts.ground.socket,
+            "pid": os.getpid(),
+            "ticks": chain[0].identity.ticks if chain else 0,
+            "version": __version__,
+        }
+        path = parts.ground.file(places.POINTER_NAME)
+        temporary = f"{path}.{os.getpid()}"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump(pointer, file)
+        os.replace(temporary, path)
+
+
+def in_thread(fn: Callable[..., T], *args: Any) -> Awaitable[T]:
+    """The RunSync port on trio's worker threads."""
+    return trio.to_thread.run_sync(fn, *args)
+
+
+def _is_inode(path: str, inode: int) -> bool:
+    try:
+        return os.lstat(path).st_ino == inode
+    except OSError:
+        return False

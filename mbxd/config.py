@@ -1,0 +1,57 @@
+"""The configuration file: what it may say, and how a bad one is told.
+
+Owns the schema. A file that does not fit changes nothing: the values before it stay, and `status` says so.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Annotated
+
+import msgspec
+
+from mbxd.core.liveness import Policy
+
+EXAMPLE = """
+[liveness]
+detach_grace_s = 60      # awake seconds before others may claim a detached mailbox
+idle_after_s = 1800      # awake seconds of silence after which a conversation counts as idle
+""".strip()
+
+Seconds = Annotated[float, msgspec.Meta(ge=1, le=86_400)]
+
+
+class Liveness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[liveness]`: times in seconds, 1 to 86400."""
+
+    detach_grace_s: Seconds = 60.0
+    idle_after_s: Seconds = 1800.0
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file; every part may be left out."""
+
+    liveness: Liveness = Liveness()
+
+    def policy(self) -> Policy:
+        """The times as the core wants them."""
+        return Policy(self.liveness.detach_grace_s, self.liveness.idle_after_s)
+
+
+class BadConfig(Exception):
+    """The file can't be used; the text says where and why."""
+
+
+def load(path: str) -> Config:
+    """Read the file; a missing one is the default. Raises BadConfig."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(1024 * 1024)
+    except FileNotFoundError:
+        return Config()
+    except OSError as error:
+        raise BadConfig(f"{path}: {error.strerror}") from None
+    try:
+        return msgspec.convert(tomllib.loads(data.decode()), Config)
+    except (msgspec.ValidationError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadConfig(f"{path}: {error}") from None

@@ -1,0 +1,182 @@
+"""The ground the daemon stands on: its directories, their owner and modes, its socket's place.
+
+Owns every check of the file system before the daemon trusts it. Refuses with one clear line; never repairs
+what belongs to somebody else. See unix(7), and the spec of the state directory in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import stat
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mbx_wire import places
+
+NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "drvfs", "afs", "ceph", "fuse.sshfs"})
+
+
+class Unfit(Exception):
+    """The daemon can't stand here; the text is one line that says why and what to do."""
+
+
+class Ground(NamedTuple):
+    """Where this daemon lives. All paths are absolute."""
+
+    state_dir: str
+    socket: str
+    config: str
+
+    def file(self, name: str) -> str:
+        """A file in the state directory."""
+        return f"{self.state_dir}/{name}"
+
+
+def find(env: Mapping[str, str]) -> Ground:
+    """The places by the shared rules. Raises Unfit for an environment that names none."""
+    uid = os.getuid()
+    home = _account_home(uid)
+    try:
+        state = places.state_dir(env, home)
+        run_user = f"/run/user/{uid}"
+        sock = places.default_socket(env, uid, state, home, _is_ours(run_user, uid))
+        return Ground(state, sock, places.config_path(env, home))
+    except ValueError as error:
+        raise Unfit(str(error)) from None
+
+
+def prepare_state(ground: Ground, env: Mapping[str, str]) -> None:
+    """Make the state directory, or check the one that is there."""
+    path = ground.state_dir
+    if not os.path.lexists(path):
+        _refuse_foreign_home(env, path)
+        _make(path)
+    _check_private(path, "the state directory")
+    kind = _file_system(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise Unfit(
+            f"{path} is on a network file system ({kind}), where locks can't be trusted: set MBX_STATE_DIR to a local directory"
+        )
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise Unfit(f"{path} is not writable: check its owner and mode")
+
+
+def bind(ground: Ground) -> socket.socket:
+    """Bind and listen. A stale socket of ours is replaced: the caller holds the daemon's lock, so nobody serves it."""
+    path = ground.socket
+    try:
+        places.check_socket_path(os.fsencode(path))
+    except ValueError as error:
+        raise Unfit(str(error)) from None
+    directory = os.path.dirname(path)
+    if not os.path.lexists(directory):
+        _make(directory)
+    _check_private(directory, "the socket's directory")
+    _clear_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    before = os.umask(0o177)
+    try:
+        sock.bind(path)
+        sock.listen(1024)
+    except OSError as error:
+        sock.close()
+        raise Unfit(f"can't bind {path}: {error.strerror}; set MBX_SOCKET to a path on a local file system") from error
+    finally:
+        os.umask(before)
+    return sock
+
+
+def _clear_stale(path: str) -> None:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
+        raise Unfit(f"{path} is in the way and is no socket of yours: move it away")
+    os.unlink(path)
+
+
+def _make(path: str) -> None:
+    try:
+        parent = os.path.dirname(path)
+        if not os.path.isdir(parent):
+            os.makedirs(parent, mode=0o700)
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise Unfit(f"can't make {path}: {error.strerror}") from error
+
+
+def _check_private(path: str, what: str) -> None:
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode):
+        raise Unfit(f"{what} {path} is a symbolic link: name the real directory instead")
+    if not stat.S_ISDIR(found.st_mode):
+        raise Unfit(f"{what} {path} is not a directory: move it away")
+    if found.st_uid != os.getuid():
+        raise Unfit(
+            f"{what} {path} belongs to uid {found.st_uid}, not to you ({os.getuid()}): "
+            "fix its owner with chown, or choose another"
+        )
+    if found.st_mode & 0o022:
+        raise Unfit(
+            f"{what} {path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o}): "
+            "chmod 700 it after a look inside"
+        )
+    if found.st_mode & 0o077:
+        os.chmod(path, 0o700)  # ours, and only readable too widely
+
+
+def _refuse_foreign_home(env: Mapping[str, str], path: str) -> None:
+    home = env.get("HOME", "")
+    if not path.startswith(f"{home}/") or not home.startswith("/"):
+        return
+    try:
+        owner = os.stat(home).st_uid
+    except OSError as error:
+        raise Unfit(f"HOME is {home}: {error.strerror}") from error
+    if owner != os.geteuid():
+        raise Unfit(
+            f"HOME ({home}) belongs to uid {owner}, but this runs as uid {os.geteuid()}: "
+            "run it as that user, not through sudo"
+        )
+
+
+def _is_ours(path: str, uid: int) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
+
+
+def _account_home(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return ""
+
+
+def _file_system(path: str) -> str:
+    """The type of the file system of a path, from proc(5) mountinfo; "" where that can't be read."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            mounts = [line.split(" ") for line in file]
+    except OSError:
+        return ""
+    real, best, kind = os.path.realpath(path), -1, ""
+    for fields in mounts:
+        point = fields[4].encode("latin-1", "replace").decode("unicode_escape")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best and "-" in fields:
+            best, kind = len(point), fields[fields.index("-") + 1]
+    return kind
+
+
+def disk_is_full(error: OSError) -> bool:
+    """Whether an error means that there is no room: full disk, quota, or file size limit."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -1,0 +1,96 @@
+"""The thread that writes batches: one at a time, in order, and nothing else.
+
+Owns the thread. A failure is handed to the event loop, which lets it end the process; nothing is retried.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from mbxd.store.log import Log
+
+Done = Callable[[int, BaseException | None], None]
+"""Called in the event loop with the newest durable seq, or with what failed."""
+
+
+class Committer(Protocol):
+    """Writes batches in the order given; `done` is called once for each."""
+
+    def start(self, done: Done) -> None:
+        """Begin; called from the event loop."""
+        ...
+
+    def submit(self, records: Sequence[bytes]) -> None:
+        """Write this batch; at most one may be in flight."""
+        ...
+
+    def stop(self) -> None:
+        """End after what was submitted."""
+        ...
+
+
+class ThreadCommitter:
+    """A dedicated thread: a hop costs less than a worker of a pool, and a slow disk delays nobody else."""
+
+    def __init__(self, log: Log) -> None:
+        """`log` belongs to the thread from `start` on."""
+        self._log = log
+        self._queue: queue.SimpleQueue[Sequence[bytes] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self, done: Done) -> None:
+        """Start the thread."""
+        token = trio.lowlevel.current_trio_token()
+        self._thread = threading.Thread(target=self._run, args=(token, done), name="committer", daemon=True)
+        self._thread.start()
+
+    def submit(self, records: Sequence[bytes]) -> None:
+        """Hand a batch over."""
+        self._queue.put(records)
+
+    def stop(self) -> None:
+        """Let the thread end, and wait for it: the loop is about to go."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout=10)
+
+    def _run(self, token: trio.lowlevel.TrioToken, done: Done) -> None:
+        while (records := self._queue.get()) is not None:
+            try:
+                seq, failure = self._log.append(records), None
+            except BaseException as error:  # whatever it was: the event loop decides, and it decides to die
+                seq, failure = 0, error
+            try:
+                token.run_sync_soon(done, seq, failure)
+            except trio.RunFinishedError:
+                return
+
+
+class InlineCommitter:
+    """Writes at once in the event loop: for tests on a memory file system."""
+
+    def __init__(self, log: Log) -> None:
+        """`log` is written from the loop's own thread."""
+        self._log = log
+        self._done: Done | None = None
+
+    def start(self, done: Done) -> None:
+        """Remember whom to tell."""
+        self._done = done
+
+    def submit(self, records: Sequence[bytes]) -> None:
+        """Write, then tell in the loop's next round, as the thread would."""
+        try:
+            seq, failure = self._log.append(records), None
+        except BaseException as error:  # as in ThreadCommitter
+            seq, failure = 0, error
+        if self._done is not None:
+            trio.lowlevel.current_trio_token().run_sync_soon(self._done, seq, failure)
+
+    def stop(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,289 @@
+"""Who is alive: the evidence about every holder, gathered as the kernel gives it.
+
+Owns the handles on processes and what was last seen of each. Never edits the registry: a death becomes the
+proposal `HolderDied`, bound to the epoch it was seen under. Ages are in awake time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from mbxd.core import events as ev
+from mbxd.core.liveness import Evidence, Status, is_loose
+from mbxd.core.state import State
+from mbxd.ports import Processes, ProcessId, Verdict
+from mbxd.runtime.clock import AwakeTime
+
+SWEEP_S = 30.0
+SWEEP_WITHOUT_PIDFD_S = 2.0
+ALIVE = Verdict("alive", "running")
+
+Propose = Callable[[int, int, str], None]
+"""(identity, epoch, reason): this holder is proven gone."""
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """A process that somebody cares about. `uses` counts them; at 0 the handle is given back."""
+
+    identity: ProcessId
+    handle: int | None
+    verdict: Verdict
+    seen_at: float
+    uses: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One holder: its host, the shims that spoke for it, and when it was last seen attached or heard."""
+
+    identity: int
+    epoch: int
+    host: Watched
+    shims: dict[ProcessId, Watched] = field(default_factory=dict)
+    loose_since: float | None = None
+    last_call: float = 0.0
+
+
+class Holders:
+    """The evidence behind every grant in force, and behind every open connection."""
+
+    def __init__(self, processes: Processes, awake: AwakeTime, propose: Propose) -> None:
+        """`propose` is called in the event loop, once a death."""
+        self._processes = processes
+        self._awake = awake
+        self._propose = propose
+        self._watched: dict[ProcessId, Watched] = {}
+        self._by_handle: dict[int, Watched] = {}
+        self._seats: dict[int, Seat] = {}
+        self._by_process: dict[ProcessId, set[int]] = {}
+        self._connections: Counter[ProcessId] = Counter()
+        self._counts = {"deaths": 0, "sweeps": 0, "opened": 0}
+
+    # -- processes -------------------------------------------------------------------------------------------
+
+    def hold(self, identity: ProcessId, handle: int | None = None) -> Watched:
+        """Begin to care about a process; `handle` passes one that was opened already. Pair with `drop`."""
+        watched = self._watched.get(identity)
+        if watched is None:
+            if handle is None:
+                handle = self._processes.open(identity)
+            verdict = self._processes.probe(identity, handle)
+            watched = self._watched[identity] = Watched(identity, handle, verdict, self._awake.now())
+            self._counts["opened"] += 1
+            if handle is not None:
+                self._by_handle[handle] = watched
+        elif handle is not None and handle != watched.handle:
+            self._processes.close(handle)
+        watched.uses += 1
+        return watched
+
+    def drop(self, watched: Watched) -> None:
+        """Stop caring."""
+        watched.uses -= 1
+        if watched.uses == 0:
+            del self._watched[watched.identity]
+            if watched.handle is not None:
+                self._by_handle.pop(watched.handle, None)
+                self._processes.close(watched.handle)
+
+    def is_watched_host(self, identity: ProcessId) -> bool:
+        """Whether this process is the host of a connected or holding session."""
+        return identity in self._watched
+
+    # -- connections -----------------------------------------------------------------------------------------
+
+    def connected(self, shim: ProcessId) -> None:
+        """A connection of this process opened."""
+        self._connections[shim] += 1
+        self._settle(shim)
+
+    def disconnected(self, shim: ProcessId) -> None:
+        """It closed. That alone is no evidence of death, but where nothing else is readable it counts."""
+        self._connections[shim] -= 1
+        if self._connections[shim] <= 0:
+            del self._connections[shim]
+        self._settle(shim)
+
+    def spoke(self, identity: int, shim: ProcessId) -> bool:
+        """A process spoke for the holder of this identity; True when it is the first time (to be logged)."""
+        seat = self._seats.get(identity)
+        if seat is None:
+            return False
+        seat.last_call = self._awake.now()
+        if shim in seat.shims:
+            return False
+        self._add_shim(seat, shim)
+        self._settle_seat(seat)
+        return True
+
+    # -- the registry's events -------------------------------------------------------------------------------
+
+    def adopt(self, state: State) -> None:
+        """Take up every grant of a state that was read from disk: each gets a fresh grace."""
+        for identity, hold in state.holders():
+            self._sit(identity.id, identity.epoch, hold.session.host, hold.shims)
+
+    def on_event(self, _seq: int, event: ev.Event) -> None:
+        """Follow grants and their ends."""
+        match event:
+            case ev.Granted():
+                self._sit(event.identity, event.epoch, event.session.host, event.shims)
+            case ev.ShimAttached():
+                seat = self._seats.get(event.identity)
+                if seat is not None and event.shim not in seat.shims:
+                    self._add_shim(seat, event.shim)
+                    self._settle_seat(seat)
+            case ev.Released() | ev.HolderEnded() | ev.Freed():
+                self._leave(event.identity)
+            case _:
+                pass
+
+    def _sit(self, identity: int, epoch: int, host: ProcessId, shims: Iterable[ProcessId]) -> None:
+        self._leave(identity)
+        seat = Seat(identity, epoch, self.hold(host), last_call=self._awake.now())
+        self._seats[identity] = seat
+        self._by_process.setdefault(host, set()).add(identity)
+        for shim in shims:
+            self._add_shim(seat, shim)
+        self._settle_seat(seat)
+
+    def _add_shim(self, seat: Seat, shim: ProcessId) -> None:
+        seat.shims[shim] = self.hold(shim)
+        self._by_process.setdefault(shim, set()).add(seat.identity)
+
+    def _leave(self, identity: int) -> None:
+        seat = self._seats.pop(identity, None)
+        if seat is None:
+            return
+        for watched in (seat.host, *seat.shims.values()):
+            users = self._by_process.get(watched.identity)
+            if users is not None:
+                users.discard(identity)
+                if not users:
+                    del self._by_process[watched.identity]
+            self.drop(watched)
+
+    # -- evidence --------------------------------------------------------------------------------------------
+
+    def seat(self, identity: int) -> Seat | None:
+        """What is known of a holder, for `why`."""
+        return self._seats.get(identity)
+
+    def connections_of(self, seat: Seat) -> int:
+        """Open connections of the processes that spoke for it."""
+        return sum(self._connections[shim] for shim in seat.shims)
+
+    def evidence(self, identity: int) -> Evidence | None:
+        """The evidence about a holder now; None when nobody sits there."""
+        seat = self._seats.get(identity)
+        if seat is None:
+            return None
+        now = self._awake.now()
+        sibling: float | None = None
+        # A session without a handle is the whole process: only conversations have siblings.
+        for other in self._by_process.get(seat.host.identity, ()):
+            if other != identity:
+                call = now - self._seats[other].last_call
+                sibling = call if sibling is None else min(sibling, call)
+        return Evidence(
+            host=seat.host.verdict.status,
+            host_reason=seat.host.verdict.reason,
+            shims=shims_status(seat),
+            connected=self.connections_of(seat) > 0,
+            loose_s=0.0 if seat.loose_since is None else now - seat.loose_since,
+            idle_s=now - seat.last_call,
+            sibling_s=sibling,
+        )
+
+    def _settle(self, process: ProcessId) -> None:
+        for identity in self._by_process.get(process, ()):
+            self._settle_seat(self._seats[identity])
+
+    def _settle_seat(self, seat: Seat) -> None:
+        connected = self.connections_of(seat) > 0
+        if is_loose(seat.host.verdict.status, shims_status(seat), connected=connected):
+            if seat.loose_since is None:
+                seat.loose_since = self._awake.now()
+        else:
+            seat.loose_since = None
+
+    # -- watching --------------------------------------------------------------------------------------------
+
+    async def watch_deaths(self) -> None:
+        """Follow the kernel's notices for ever."""
+        while True:
+            for handle in await self._processes.wait_deaths():
+                watched = self._by_handle.get(handle)
+                if watched is not None:
+                    self.probe(watched)
+
+    async def sweep_for_ever(self) -> None:
+        """Probe everything now and then: the portable way, and a second pair of eyes where pidfds are."""
+        while True:
+            await trio.sleep(SWEEP_S if self._processes.has_pidfd() else SWEEP_WITHOUT_PIDFD_S)
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Probe every process once, a few at a time."""
+        self._counts["sweeps"] += 1
+        for n, watched in enumerate(list(self._watched.values())):
+            if watched.uses:
+                self.probe(watched)
+            if n % 50 == 49:
+                await trio.lowlevel.checkpoint()
+
+    def probe(self, watched: Watched) -> None:
+        """Look at one process and act on what is seen. Only proof of death is final."""
+        if watched.verdict.status == "dead":
+            return
+        if watched.handle is None:
+            watched.handle = self._processes.open(watched.identity)
+            if watched.handle is not None:
+                self._by_handle[watched.handle] = watched
+        watched.verdict = self._processes.probe(watched.identity, watched.handle)
+        watched.seen_at = self._awake.now()
+        if watched.verdict.status == "dead":
+            self._counts["deaths"] += 1
+        self._settle(watched.identity)
+        self.propose_gone(watched)
+
+    def propose_gone(self, watched: Watched) -> None:
+        """Propose the end of every grant whose host this process was, if it is proven dead."""
+        if watched.verdict.status != "dead":
+            return
+        for identity in list(self._by_process.get(watched.identity, ())):
+            seat = self._seats.get(identity)
+            if seat is not None and seat.host is watched:
+                self._propose(identity, seat.epoch, watched.verdict.reason)
+
+    def propose_all_gone(self) -> None:
+        """The same for everyone: after a start, before the socket opens."""
+        for seat in list(self._seats.values()):
+            self.propose_gone(seat.host)
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters, and what is watched."""
+        return {
+            **self._counts,
+            "watched": len(self._watched),
+            "with_handle": len(self._by_handle),
+            "seats": len(self._seats),
+            "connections": sum(self._connections.values()),
+        }
+
+
+def shims_status(seat: Seat) -> Status:
+    """Alive when one lives, dead when all are proven gone, else unknown."""
+    status: Status = "dead"
+    for watched in seat.shims.values():
+        if watched.verdict.status == "alive":
+            return "alive"
+        if watched.verdict.status == "unknown":
+            status = "unknown"
+    return status

@@ -1,0 +1,49 @@
+"""Which client instances are connected, and when the kept results of dead ones may go.
+
+Owns the ten minutes. An instance is a client process by the random name it gave itself in `hello`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from mbxd.runtime.clock import AwakeTime
+
+KEEP_S = 600.0
+"""Awake seconds that results are kept after the last connection of an instance closed."""
+
+
+class Instances:
+    """Open connections by instance, and the time since when an instance has none."""
+
+    def __init__(self, awake: AwakeTime, known: Iterable[str]) -> None:
+        """`known`: instances with kept results from before the start; they get the full time again."""
+        self._awake = awake
+        self._open: Counter[str] = Counter()
+        self._gone_since = dict.fromkeys(known, awake.now())
+
+    def opened(self, instance: str) -> None:
+        """A connection introduced itself."""
+        self._open[instance] += 1
+        self._gone_since.pop(instance, None)
+
+    def closed(self, instance: str) -> None:
+        """It closed. A living client reconnects within seconds."""
+        self._open[instance] -= 1
+        if self._open[instance] <= 0:
+            del self._open[instance]
+            self._gone_since[instance] = self._awake.now()
+
+    def take_overdue(self) -> tuple[str, ...]:
+        """Instances whose time is over; each is returned once."""
+        limit = self._awake.now() - KEEP_S
+        overdue = tuple(i for i, since in self._gone_since.items() if since <= limit)
+        for instance in overdue:
+            del self._gone_since[instance]
+        return overdue
+
+    def statistics(self) -> dict[str, Any]:
+        """How many there are."""
+        return {"open": len(self._open), "gone": len(self._gone_since)}

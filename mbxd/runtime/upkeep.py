@@ -1,0 +1,151 @@
+"""What has to be done now and then: the next segment, snapshots, forgotten clients, the tick of awake time.
+
+Owns those loops. None of them delays a reply: disk work runs in worker threads, and the state is copied by
+reference.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import trio
+
+from mbxd.core import snapshot
+from mbxd.core.context import PERSON, Context
+from mbxd.core.internal import ForgetInstances
+from mbxd.core.rejected import Rejected
+from mbxd.ports import Clock, RunSync
+from mbxd.runtime.clock import TICK, AwakeTime
+from mbxd.runtime.engine import Engine, NoRoom
+from mbxd.runtime.instances import Instances
+
+log = logging.getLogger("mbxd.upkeep")
+
+RETRY_S = 2.0
+"""Between two tries to make the next segment on a full disk."""
+SNAPSHOT_AFTER = 16 * 1024 * 1024
+"""Bytes of log after which a snapshot pays: replaying them takes a good part of a second."""
+FORGET_EVERY_S = 60.0
+
+
+class Spares:
+    """Keeps the log's next segment ready, and lets changes wait for it."""
+
+    def __init__(self, engine: Engine, run_sync: RunSync, degraded: dict[str, str]) -> None:
+        """`degraded`: where the daemon collects what is wrong with it, in words, by part."""
+        self._engine = engine
+        self._run_sync = run_sync
+        self._degraded = degraded
+        self._made = trio.Event()
+        self._refused: OSError | None = None
+
+    async def keep(self) -> None:
+        """Make a spare whenever one is wanted, for ever."""
+        while True:
+            await self._engine.spare_wanted.wait()
+            self._engine.spare_wanted = trio.Event()
+            await self.make()
+
+    async def make(self) -> None:
+        """Make one now; retried until it works, while changes that do not fit are refused."""
+        while self._engine.log.needs_spare:
+            try:
+                await self._run_sync(self._engine.log.prepare_spare)
+            except OSError as error:
+                if self._refused is None:
+                    log.error("no room for the log", extra={"why": str(error)})
+                self._refused = error
+                self._degraded["log"] = f"changes are refused: no room for the registry log ({error.strerror})"
+                self._wake()
+                await trio.sleep(RETRY_S)
+            else:
+                if self._refused is not None:
+                    log.info("there is room for the log again")
+                self._refused = None
+                self._degraded.pop("log", None)
+                self._wake()
+
+    def _wake(self) -> None:
+        self._made.set()
+        self._made = trio.Event()
+
+    async def wait(self, timeout: float) -> None:
+        """Wait for room. Raises the OSError that keeps the segment from being made, or TimeoutError."""
+        if self._refused is not None:
+            raise self._refused
+        with trio.move_on_after(timeout) as scope:
+            await self._made.wait()
+        if scope.cancelled_caught:
+            raise TimeoutError
+        if self._refused is not None:
+            raise self._refused
+
+
+class Snapshots:
+    """Writes a snapshot when enough log has gathered since the last."""
+
+    def __init__(self, engine: Engine, run_sync: RunSync, degraded: dict[str, str]) -> None:
+        """The count of bytes starts at this moment: what a start replays is bounded by the last snapshot."""
+        self._engine = engine
+        self._run_sync = run_sync
+        self._degraded = degraded
+        self._bytes_then = self._bytes()
+        self.longest_copy_s = 0.0
+        self.written = 0
+
+    def _bytes(self) -> float:
+        return float(self._engine.log.statistics()["bytes"])
+
+    def due(self) -> bool:
+        """Whether one pays now."""
+        return self._bytes() - self._bytes_then >= SNAPSHOT_AFTER
+
+    async def keep(self) -> None:
+        """Look every tick, for ever."""
+        while True:
+            await trio.sleep(TICK)
+            if self.due():
+                await self.write()
+
+    async def write(self) -> None:
+        """Write one now. A failure is no harm: the log has everything."""
+        engine = self._engine
+        self._bytes_then = self._bytes()
+        began = time.perf_counter()
+        frozen, seq = snapshot.freeze(engine.state, engine.active), engine.staged_seq
+        self.longest_copy_s = max(self.longest_copy_s, time.perf_counter() - began)
+        await engine.wait_durable(seq)
+        try:
+            await self._run_sync(engine.log.write_snapshot, seq, snapshot.encode(frozen))
+        except OSError as error:
+            self._degraded["snapshot"] = f"no snapshot could be written ({error.strerror}); starts take longer"
+            log.warning("snapshot failed", extra={"why": str(error)})
+        else:
+            self.written += 1
+            self._degraded.pop("snapshot", None)
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters since the start."""
+        return {"written": self.written, "longest_copy_ms": round(self.longest_copy_s * 1000, 3)}
+
+
+async def tick(awake: AwakeTime) -> None:
+    """Let awake time pass, for ever."""
+    while True:
+        await trio.sleep(TICK)
+        awake.tick()
+
+
+async def forget(engine: Engine, instances: Instances, clock: Clock) -> None:
+    """Drop the kept results of clients that died long ago, for ever."""
+    while True:
+        await trio.sleep(FORGET_EVERY_S)
+        overdue = instances.take_overdue()
+        if not overdue:
+            continue
+        try:
+            engine.stage("internal.forget_instances", ForgetInstances(overdue), Context(PERSON, clock.wall()))
+        except (NoRoom, Rejected):
+            continue  # the next start takes them up again

@@ -1,0 +1,230 @@
+"""From a request to its reply: the one error boundary.
+
+Owns the order of checks (protocol, hello, method, params, rules) and the mapping of every kind of error to the
+wire. Rejected is part of the contract; a malformed request is the peer's fault; anything else is a bug: it is
+logged with its traceback, answered as an internal error, and the daemon goes on, since nothing was applied.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mbx_wire import admin as wire_admin
+from mbx_wire import identity as wire_identity
+from mbx_wire.envelope import Request
+from mbx_wire.errors import Code, RpcError
+from mbx_wire.methods import METHODS, Method, Pong
+from mbxd.core import naming
+from mbxd.core.context import Caller, Context
+from mbxd.core.machine import RULES
+from mbxd.core.rejected import Rejected
+from mbxd.core.sessions import acting
+from mbxd.core.state import Identity
+from mbxd.runtime.engine import NoRoom
+from mbxd.server import explain, tools, wire
+from mbxd.server.callers import Introduced
+from mbxd.server.listing import Rows
+from mbxd.server.params import ParamsDecoder
+from mbxd.server.services import Services
+
+log = logging.getLogger("mbxd.dispatch")
+
+
+class Now(NamedTuple):
+    """An answer that is ready; it may leave once `seq` is durable (0: at once)."""
+
+    result: Any
+    seq: int = 0
+
+
+class Later(NamedTuple):
+    """An answer that needs waiting: a worker thread, or room in the log."""
+
+    wait: Callable[[], Awaitable[Now]]
+
+
+Answer = Now | Later
+
+_DECODERS = {name: ParamsDecoder(method.params) for name, method in METHODS.items()}
+_encode = msgspec.json.Encoder().encode
+_SPOKEN = frozenset({"identity.claim", "identity.register", "identity.release"})
+"""Methods by which a session acts: a new shim of it is then logged. Looking changes nothing durable."""
+
+
+class Dispatcher:
+    """Answers requests of one daemon. Stateless between requests, but for the cache of encoded rows."""
+
+    def __init__(self, services: Services) -> None:
+        """`services`: the rest of the daemon."""
+        self._services = services
+        self._rows = Rows(services.engine.state)
+
+    def answer(self, request: Request, who: Introduced | None) -> Answer | bytes:
+        """The answer to a request, or a whole failure line. Never raises."""
+        try:
+            return self._answer(request, who)
+        except NoRoom:
+            return Later(partial(self._with_room, request, who))
+        except Exception as error:
+            return failed(request, error)
+
+    def _answer(self, request: Request, who: Introduced | None) -> Answer:
+        method = METHODS.get(request.method)
+        if method is None or request.method == "hello":
+            raise _NoMethod
+        params = _DECODERS[method.name](bytes(request.params))
+        if method.frozen:
+            return self._frozen(method, params)
+        if who is None:
+            raise _NotIntroduced
+        shims = self._services.shims_of.get(who.host, {}) if who.command_line and who.host is not None else {}
+        caller = who.caller(request.meta, shims)
+        ctx = self._context(caller, who.container)
+        if method.name == "tool.call":
+            return self._tool(params, ctx, who)
+        return self._run(method, params, ctx, who)
+
+    # -- kinds of methods ------------------------------------------------------------------------------------
+
+    def _frozen(self, method: Method, params: msgspec.Struct) -> Now:
+        services = self._services
+        if isinstance(params, wire_admin.StopParams):
+            log.info("stop requested", extra={"reason": (params.reason or "")[:200]})
+            services.stop.set()
+            return Now(wire_admin.StopResult(stopping=True, pid=services.server.pid))
+        if method.name == "status":
+            return Now(explain.status(services))
+        return Now(Pong(pong=True, pid=services.server.pid, version=services.server.version))
+
+    def _run(self, method: Method, params: msgspec.Struct, ctx: Context, who: Introduced) -> Answer:
+        services = self._services
+        match params:
+            case wire_identity.ListParams():
+                return self._list(params, ctx, who)
+            case wire_admin.LogParams():
+                return Later(partial(self._history, params, ctx))
+            case wire_admin.ShowParams() if method.name == "identity.why":
+                return Now(explain.why(services, params.name, ctx))
+            case _ if method.name == "admin.stats":
+                return Now(explain.stats(services))
+            case _ if method.name not in RULES:
+                raise _NoMethod
+        if not method.changes:
+            result = services.engine.look(method.name, params, ctx)
+            shown = getattr(result, "identity", None)
+            return Now(result, services.engine.newest_undurable([shown.id]) if shown else 0)
+        if services.stopping:
+            raise Rejected(Code.STOPPING, "The daemon is stopping.", "Try again in a moment.", retryable=True)
+        outcome = services.engine.stage(method.name, params, ctx)
+        self._spoke(method.name, ctx, who)
+        return Now(outcome.result, outcome.seq)
+
+    def _list(self, params: wire_identity.ListParams, ctx: Context, who: Introduced) -> Now:
+        result, ids = self._rows.list(params, ctx)
+        seq = self._services.engine.newest_undurable(ids)
+        self._spoke("identity.list", ctx, who)
+        return Now(result, seq)
+
+    def _tool(self, params: msgspec.Struct, ctx: Context, who: Introduced) -> Answer:
+        if not isinstance(params, wire_admin.ToolCallParams):
+            raise _NoMethod
+        try:
+            call = tools.call(params.name, params.arguments)
+            answer = self._run(METHODS[call.method], call.params, ctx, who)
+        except Rejected as refusal:
+            return Now(tools.refusal(refusal))
+        if isinstance(answer, Later):
+            return Later(partial(_as_tool_later, answer))
+        return _as_tool(answer)
+
+    # -- pieces ----------------------------------------------------------------------------------------------
+
+    def _context(self, caller: Caller, container: str | None) -> Context:
+        services = self._services
+        return Context(
+            caller,
+            services.clock.wall(),
+            services.settings.policy,
+            services.holders.evidence,
+            services.engine.active,
+            {},
+            services.host_label,
+            container,
+        )
+
+    def _spoke(self, method: str, ctx: Context, who: Introduced) -> None:
+        """Note that the session is alive and active: in memory, and in the log when it acts by a new shim."""
+        held = holding(self._services, ctx.caller)
+        if held is None:
+            return
+        self._services.engine.active[held.id] = ctx.now
+        if not who.command_line and self._services.holders.spoke(held.id, who.shim) and method in _SPOKEN:
+            self._services.attach(held.id, held.epoch, who.shim)
+
+    async def _history(self, params: wire_admin.LogParams, ctx: Context) -> Now:
+        return Now(await explain.history(self._services, params, ctx))
+
+    async def _with_room(self, request: Request, who: Introduced | None) -> Now:
+        """Wait for the log's next segment, then decide anew; DISK_FULL when there will be none."""
+        while True:
+            try:
+                await self._services.room()
+                answer = self._answer(request, who)
+            except NoRoom:
+                continue  # others were quicker; `room` has the deadline
+            except Rejected as refusal:
+                if request.method != "tool.call":
+                    raise
+                return Now(tools.refusal(refusal))
+            return answer if isinstance(answer, Now) else await answer.wait()
+
+
+class _NoMethod(Exception):
+    pass
+
+
+class _NotIntroduced(Exception):
+    pass
+
+
+def holding(services: Services, caller: Caller) -> Identity | None:
+    """What the caller's session holds."""
+    try:
+        return acting(services.engine.state, caller).holds
+    except Rejected:
+        return None
+
+
+def failed(request: Request, error: Exception) -> bytes:
+    """The failure line of an error. The only place where errors become messages."""
+    number = request.id if request.id is not msgspec.UNSET else None
+    match error:
+        case Rejected():
+            parameter = error.code.startswith("PARAMETER_")
+            code = RpcError.INVALID_PARAMS if parameter else RpcError.REFUSED
+            return wire.failure(number, code, error.message, error.body())
+        case _NoMethod():
+            return wire.failure(
+                number, RpcError.METHOD_NOT_FOUND, f"There is no method {naming.shown(request.method)}."
+            )
+        case _NotIntroduced():
+            return wire.failure(number, RpcError.NOT_INTRODUCED, "Say hello first.")
+        case tools.UnknownTool():
+            return wire.failure(number, RpcError.INVALID_PARAMS, f"Unknown tool: {naming.shown(str(error))}")
+        case _:
+            log.error("internal error", exc_info=error, extra={"method": request.method[:60]})
+            return wire.failure(number, RpcError.INTERNAL, "Internal error; the daemon's log has the details.")
+
+
+def _as_tool(answer: Now) -> Now:
+    raw = answer.result if isinstance(answer.result, msgspec.Raw) else _encode(answer.result)
+    return Now(tools.result(bytes(raw)), answer.seq)
+
+
+async def _as_tool_later(answer: Later) -> Now:
+    return _as_tool(await answer.wait())

@@ -1,0 +1,18 @@
+"""The bounds of the server, in one place. Each says what happens at it."""
+
+from __future__ import annotations
+
+IN_FLIGHT_MAX = 256
+"""Requests of one connection that wait for the disk; more are answered BUSY."""
+BACKLOG_PAUSE = 1024 * 1024
+"""Bytes a peer may leave untaken before its further requests wait."""
+EVENTS_BACKLOG_MAX = 256 * 1024
+"""Bytes of events a subscriber may leave untaken; then it is told and its stream ends."""
+CONNECTIONS_SPARE = 64
+"""Descriptors kept free for files, pidfds' helpers and the log; connections beyond the rest are answered BUSY."""
+ROOM_WAIT_S = 5.0
+"""How long a change waits for the log's next segment before it is refused with DISK_FULL."""
+DRAIN_S = 5.0
+"""How long a stopping daemon answers what it accepted."""
+HELLO_TEXT_MAX = 4096
+"""Characters of any text in hello."""

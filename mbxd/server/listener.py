@@ -1,0 +1,125 @@
+"""Accepts connections: who may come in, how many, and what happens when descriptors run out.
+
+Owns the listening socket's loop and the set of open sessions. A session that breaks ends alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import socket
+
+import trio
+
+from mbx_wire.errors import RpcError
+from mbxd.runtime.peer import Peer, read_peer
+from mbxd.server import wire
+from mbxd.server.dispatch import Dispatcher
+from mbxd.server.limits import CONNECTIONS_SPARE, DRAIN_S
+from mbxd.server.services import Services
+from mbxd.server.session import Session
+from mbxd.server.transport import SocketTransport, Transport
+
+log = logging.getLogger("mbxd.listener")
+
+EXHAUSTED_PAUSE_S = 0.5
+
+
+class Listener:
+    """Serves whoever connects and is the same user."""
+
+    def __init__(self, services: Services) -> None:
+        """`services`: the rest of the daemon."""
+        self._services = services
+        self._dispatcher = Dispatcher(services)
+        self._sessions: set[Session] = set()
+        self.max_connections = raise_descriptor_limit() - CONNECTIONS_SPARE
+
+    async def serve(self, sock: socket.socket) -> None:
+        """Accept until cancelled."""
+        sock.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.lowlevel.wait_readable(sock)
+                if not self._accept_all(sock, nursery):
+                    await trio.sleep(EXHAUSTED_PAUSE_S)
+
+    def _accept_all(self, sock: socket.socket, nursery: trio.Nursery) -> bool:
+        """Accept what is waiting; False when descriptors ran out and a pause is due."""
+        while True:
+            try:
+                conn, _ = sock.accept()
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                if error.errno in {errno.ECONNABORTED, errno.EINTR}:
+                    continue
+                log.warning("can't accept", extra={"why": str(error)})
+                return False
+            self._welcome(conn, nursery)
+
+    def _welcome(self, conn: socket.socket, nursery: trio.Nursery) -> None:
+        try:
+            peer = read_peer(conn)
+        except OSError:
+            conn.close()
+            return
+        refusal = self._refusal(peer)
+        if refusal is not None:
+            conn.setblocking(False)
+            try:
+                conn.send(refusal)
+            except OSError:
+                pass
+            finally:
+                conn.close()
+            if peer.pidfd is not None:
+                os.close(peer.pidfd)
+            return
+        nursery.start_soon(self.serve_one, SocketTransport(conn), peer)
+
+    def _refusal(self, peer: Peer) -> bytes | None:
+        if peer.uid != os.getuid():
+            log.warning("another user connected", extra={"uid": peer.uid})
+            return wire.failure(None, RpcError.REFUSED, "This daemon serves another user.")
+        if self._services.connections >= self.max_connections:
+            log.warning("too many connections", extra={"limit": self.max_connections})
+            return wire.failure(None, RpcError.BUSY, f"The daemon has {self.max_connections} connections already.")
+        return None
+
+    async def serve_one(self, transport: Transport, peer: Peer) -> None:
+        """Serve one connection; whatever goes wrong in it stays in it."""
+        session = Session(self._services, self._dispatcher, transport, peer)
+        self._sessions.add(session)
+        self._services.connections += 1
+        try:
+            await session.run()
+        except Exception:  # a bug in one session must not end the others
+            log.exception("session failed")
+        finally:
+            self._services.connections -= 1
+            self._sessions.discard(session)
+
+    async def drain(self) -> None:
+        """Let every session finish what it accepted, for at most DRAIN_S, then close."""
+        with trio.move_on_after(DRAIN_S):
+            async with trio.open_nursery() as nursery:
+                for session in self._sessions:
+                    nursery.start_soon(session.drain)
+        for session in list(self._sessions):
+            session.close()
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit on descriptors to the hard one, within reason; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard if hard != resource.RLIM_INFINITY else 65_536, 65_536)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        return soft
+    return wanted

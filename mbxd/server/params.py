@@ -1,0 +1,116 @@
+"""From JSON to params: decoding once, and clear words for what does not fit.
+
+Owns the translation of msgspec's complaints into refusals that name the parameter, the rule and an example.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec.structs import fields, replace
+
+from mbx_wire import schema
+from mbx_wire.errors import Code
+from mbxd.core.rejected import Rejected
+
+_AT = re.compile(r" - at `\$\.?([^`]*)`")
+_FIELD = re.compile(r"field `([^`]*)`")
+
+
+class ParamsDecoder:
+    """Decodes the params of one struct. `null`, `""` and `false` count as an absent optional parameter."""
+
+    def __init__(self, kind: type[msgspec.Struct]) -> None:
+        """Prepare the decoder and the descriptions for messages."""
+        self._kind = kind
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._optional = [f.name for f in fields(kind) if f.default is None]
+        self._required = {f.encode_name for f in fields(kind) if f.required}
+        self._names = [f.encode_name for f in fields(kind)]
+        self._about = _descriptions(kind)
+
+    def __call__(self, raw: bytes) -> msgspec.Struct:
+        """The params. Raises Rejected with a PARAMETER_ code."""
+        try:
+            params = self._decode(raw or b"{}")
+        except (msgspec.ValidationError, RecursionError) as error:
+            return self._second_try(raw, error)
+        except msgspec.DecodeError as error:
+            raise Rejected(
+                Code.PARAMETER_INVALID, f"The params are not valid JSON: {error}.", "Send a JSON object."
+            ) from None
+        return self._absent(params)
+
+    def convert(self, value: dict[str, Any]) -> msgspec.Struct:
+        """The same from a decoded object."""
+        kept = {k: v for k, v in value.items() if k in self._required or not _is_absent(v)}
+        try:
+            return self._absent(msgspec.convert(kept, self._kind))
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise self._refusal(str(error)) from None
+
+    def _absent(self, params: msgspec.Struct) -> msgspec.Struct:
+        empty = {name: None for name in self._optional if (v := getattr(params, name)) == "" or v is False}
+        return replace(params, **empty) if empty else params
+
+    def _second_try(self, raw: bytes, error: Exception) -> msgspec.Struct:
+        # The slow way, for clients that send "" or false for a parameter of another type.
+        try:
+            value = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, RecursionError):
+            raise self._refusal(str(error)) from None
+        if not isinstance(value, dict):
+            raise Rejected(
+                Code.PARAMETER_INVALID, f"The params must be a JSON object, not {_kind_of(value)}.", self._hint()
+            )
+        return self.convert(value)
+
+    def _refusal(self, text: str) -> Rejected:
+        found = _FIELD.search(text)
+        if "unknown field" in text and found:
+            name = found.group(1)
+            return Rejected(Code.PARAMETER_UNKNOWN, f"There is no parameter {_quoted(name)}.", self._hint())
+        if "missing required field" in text and found and " - at " not in text:
+            name = found.group(1)
+            return Rejected(
+                Code.PARAMETER_MISSING,
+                f"The parameter `{name}` is missing. {self._about.get(name, '')}".strip(),
+                self._hint(),
+            )
+        at = _AT.search(text)
+        name = at.group(1).split(".")[0].split("[")[0] if at else ""
+        what = _AT.sub("", text)
+        about = self._about.get(name, "")
+        message = f"The parameter `{name}` does not fit: {what}. {about}".strip() if name else f"{what}."
+        return Rejected(Code.PARAMETER_INVALID, message, self._hint(), data={"parameter": name} if name else None)
+
+    def _hint(self) -> str:
+        if not self._names:
+            return "It takes no parameters."
+        return f"The parameters are: {', '.join(self._names)}."
+
+
+def _is_absent(value: Any) -> bool:
+    return value is None or value is False or value == ""
+
+
+def _kind_of(value: Any) -> str:
+    return {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(type(value), "a number")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name[:60].encode("ascii", "backslashreplace").decode() + "`"
+
+
+def _descriptions(kind: type[msgspec.Struct]) -> dict[str, str]:
+    get_type_hints(kind)  # fails at import time, not at the first bad request, when a hint is broken
+    properties = schema.input_schema(kind).get("properties", {})
+    out = {}
+    for name, prop in properties.items():
+        parts = [prop.get("description", "")]
+        if "enum" in prop:
+            parts.append(f"It is one of {', '.join(prop['enum'])}.")
+        out[name] = " ".join(part for part in parts if part)
+    return out

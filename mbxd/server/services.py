@@ -1,0 +1,56 @@
+"""What a session needs of the rest of the daemon. Data only, put together by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from mbx_wire.envelope import LockInfo, ServerInfo
+from mbxd.core.liveness import Policy
+from mbxd.ports import Clock, Processes, ProcessId, RunSync
+from mbxd.runtime.clock import AwakeTime
+from mbxd.runtime.engine import Engine
+from mbxd.runtime.fanout import Fanout
+from mbxd.runtime.holders import Holders
+from mbxd.runtime.instances import Instances
+
+
+@dataclass(slots=True)
+class Settings:
+    """What the configuration says now; replaced as a whole when the file changes."""
+
+    policy: Policy = field(default_factory=Policy)
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Services:
+    """The daemon as its sessions see it.
+
+    shims_of: connected shims by host process, for command lines that act for a session.
+    extra_status: facts for `status` that only the composition root knows. room: waits until the log can take
+    changes again, or raises Rejected (DISK_FULL). attach: logs another shim of a holder (identity, epoch, shim).
+    """
+
+    engine: Engine
+    holders: Holders
+    instances: Instances
+    fanout: Fanout
+    processes: Processes
+    clock: Clock
+    awake: AwakeTime
+    run_sync: RunSync
+    server: ServerInfo
+    lock: LockInfo
+    settings: Settings
+    stop: trio.Event
+    host_label: str
+    extra_status: Callable[[], dict[str, object]]
+    room: Callable[[], Awaitable[None]]
+    attach: Callable[[int, int, ProcessId], None]
+    shims_of: dict[ProcessId, dict[ProcessId, int]] = field(default_factory=dict)
+    degraded: dict[str, str] = field(default_factory=dict)
+    connections: int = 0
+    stopping: bool = False

@@ -1,0 +1,271 @@
+"""One connection: lines in, replies out, from `hello` to the end.
+
+Owns what belongs to a connection: its introduction, its requests in flight, its subscription. A broken
+connection ends only itself, and changes nothing about who holds what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from functools import partial
+
+import msgspec
+import trio
+
+from mbx_wire.admin import SubscribeParams, SubscribeResult
+from mbx_wire.envelope import PROTOCOL_MAX, PROTOCOL_MIN, HelloParams, HelloResult, Request
+from mbx_wire.errors import Code, RpcError
+from mbx_wire.framing import LineReader, Oversized
+from mbxd.core.rejected import Rejected
+from mbxd.ports import ProcessId
+from mbxd.runtime.fanout import Notification
+from mbxd.runtime.peer import HostFinding, Peer, agent_of, host_of
+from mbxd.server import wire
+from mbxd.server.callers import COMMAND_LINE, Introduced, check_hello, introduce
+from mbxd.server.dispatch import Dispatcher, Later, Now, failed
+from mbxd.server.limits import BACKLOG_PAUSE, EVENTS_BACKLOG_MAX, IN_FLIGHT_MAX
+from mbxd.server.params import ParamsDecoder
+from mbxd.server.services import Services
+from mbxd.server.transport import Closed, Transport
+
+log = logging.getLogger("mbxd.session")
+
+_hello = ParamsDecoder(HelloParams)
+_subscribe = ParamsDecoder(SubscribeParams)
+_encode = msgspec.json.Encoder().encode
+
+
+class Session:
+    """Serves one connection until it ends."""
+
+    def __init__(self, services: Services, dispatcher: Dispatcher, transport: Transport, peer: Peer) -> None:
+        """`peer`: as the kernel named it when the connection was accepted."""
+        self._services = services
+        self._dispatcher = dispatcher
+        self._transport = transport
+        self._peer: Peer | None = peer
+        self._who: Introduced | None = None
+        self._in_flight = 0
+        self._subscribed = False
+        self._nursery: trio.Nursery | None = None
+        self._idle = trio.Event()
+        self._idle.set()
+
+    async def run(self) -> None:
+        """Serve. Returns when the peer is gone; never raises for what a peer does."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._transport.flush_for_ever)
+                with contextlib.suppress(Closed):
+                    await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._leave()
+
+    async def drain(self) -> None:
+        """Wait until everything accepted is answered and taken."""
+        await self._idle.wait()
+        try:
+            await self._transport.drained()
+        except Closed:
+            return
+
+    def close(self) -> None:
+        """End the connection from our side."""
+        self._transport.close()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        reader = LineReader()
+        while data := await self._transport.receive():
+            for line in reader.feed(data):
+                if isinstance(line, Oversized):
+                    self._send(wire.failure(None, RpcError.INVALID_REQUEST, "The line is longer than 4 MiB."))
+                elif line:
+                    await self._line(line)
+            if self._transport.backlog > BACKLOG_PAUSE:
+                # A peer that does not read its replies gets no more of them.
+                await self._transport.drained()
+
+    async def _line(self, line: bytes) -> None:
+        try:
+            request = wire.parse(line)
+        except wire.Malformed as malformed:
+            self._send(malformed.reply)
+            return
+        if request.method == "hello":
+            await self._say_hello(request)
+        elif request.method == "events.subscribe" and self._who is not None:
+            self._start_events(request)
+        elif request.id is not msgspec.UNSET:
+            self._serve(request)
+
+    def _serve(self, request: Request) -> None:
+        if self._in_flight >= IN_FLIGHT_MAX:
+            self._send(wire.failure(_id(request), RpcError.BUSY, f"More than {IN_FLIGHT_MAX} requests are in flight."))
+            return
+        answer = self._dispatcher.answer(request, self._who)
+        if isinstance(answer, bytes):
+            self._send(answer)
+        elif isinstance(answer, Later):
+            self._enter()
+            if self._nursery is not None:
+                self._nursery.start_soon(self._finish, request, answer)
+        elif answer.seq:
+            self._enter()
+            line = wire.success(_id(request), answer.result)
+            self._services.engine.when_durable(answer.seq, partial(self._deliver, line))
+        else:
+            self._send(wire.success(_id(request), answer.result))
+
+    async def _finish(self, request: Request, later: Later) -> None:
+        try:
+            answer: Now = await later.wait()
+            if answer.seq:
+                await self._services.engine.wait_durable(answer.seq)
+            line = wire.success(_id(request), answer.result)
+        except Exception as error:  # the boundary's other half: see dispatch
+            line = failed(request, error)
+        self._deliver(line)
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def _send(self, line: bytes) -> None:
+        self._transport.send(line)
+
+    def _deliver(self, line: bytes) -> None:
+        self._in_flight -= 1
+        if self._in_flight == 0:
+            self._idle.set()
+        self._transport.send(line)
+
+    def _enter(self) -> None:
+        if self._in_flight == 0:
+            self._idle = trio.Event()
+        self._in_flight += 1
+
+    # -- hello -----------------------------------------------------------------------------------------------
+
+    async def _say_hello(self, request: Request) -> None:
+        try:
+            hello = _hello(bytes(request.params))
+            if not isinstance(hello, HelloParams):
+                raise TypeError("hello")
+            line = await self._introduce(request, hello)
+        except Exception as error:  # as in dispatch
+            line = failed(request, error)
+        self._send(line)
+
+    async def _introduce(self, request: Request, hello: HelloParams) -> bytes:
+        version = min(hello.protocol.max, PROTOCOL_MAX)
+        if version < max(hello.protocol.min, PROTOCOL_MIN):
+            return wire.failure(_id(request), RpcError.VERSION_SKEW, *_skew(self._services, hello))
+        check_hello(hello)
+        if self._who is None:
+            finding, agent = await self._find(hello)
+            if finding is None:
+                raise Rejected(
+                    Code.STATUS_UNKNOWN,
+                    "The connecting process had ended before it could be looked at.",
+                    "Connect from a process that lives.",
+                    retryable=True,
+                )
+            self._enter_world(introduce(hello, finding, agent, self._services.holders), hello)
+        else:
+            # A second hello tells better who it is (the agent CLI's label comes late); the evidence stays.
+            who = self._who
+            if hello.client.label and not who.command_line:
+                who.client = hello.client.label[:40]
+            who.project, who.agent = hello.project, hello.hints.agent or None
+            who.resume = hello.hints.resume[:4]
+        services = self._services
+        return wire.success(_id(request), HelloResult(version, services.server, services.lock))
+
+    async def _find(self, hello: HelloParams) -> tuple[HostFinding | None, ProcessId | None]:
+        peer, self._peer = self._peer, None
+        if peer is None:
+            return None, None
+        services, agent = self._services, None
+        # Reading /proc may take milliseconds: not on the event loop.
+        if hello.client.name == COMMAND_LINE:
+            agent = await services.run_sync(agent_of, services.processes, peer, services.holders.is_watched_host)
+        return await services.run_sync(host_of, services.processes, peer), agent
+
+    def _enter_world(self, who: Introduced, hello: HelloParams) -> None:
+        services = self._services
+        self._who = who
+        services.instances.opened(who.instance)
+        if who.command_line or who.host is None:
+            return
+        services.holders.connected(who.shim)
+        shims = services.shims_of.setdefault(who.host, {})
+        shims[who.shim] = shims.get(who.shim, 0) + 1
+        for handle in hello.hints.sessions[:64]:
+            # It spoke for these before the connection broke: the session is attached by it again.
+            held = services.engine.state.by_session.get((who.host, handle))
+            if held is not None:
+                services.holders.spoke(held, who.shim)
+
+    def _leave(self) -> None:
+        """Undo what this connection added. Nobody loses an identity by it."""
+        services, who = self._services, self._who
+        services.fanout.unsubscribe(self._push)
+        self._transport.close()
+        if self._peer is not None and self._peer.pidfd is not None:
+            services.processes.close(services.processes.adopt(self._peer.pidfd)[1])
+            self._peer = None
+        if who is None:
+            return
+        self._who = None
+        services.instances.closed(who.instance)
+        if not who.command_line and who.host is not None:
+            services.holders.disconnected(who.shim)
+            shims = services.shims_of[who.host]
+            shims[who.shim] -= 1
+            if shims[who.shim] == 0:
+                del shims[who.shim]
+            if not shims:
+                del services.shims_of[who.host]
+        for watched in who.watched:
+            services.holders.drop(watched)
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def _start_events(self, request: Request) -> None:
+        try:
+            params = _subscribe(bytes(request.params))
+        except Rejected as refusal:
+            self._send(failed(request, refusal))
+            return
+        project = params.project if isinstance(params, SubscribeParams) else None
+        self._send(wire.success(_id(request), SubscribeResult(True, self._services.engine.durable_seq)))
+        self._services.fanout.subscribe(self._push, project)
+
+    def _push(self, line: bytes) -> bool:
+        if self._transport.backlog > EVENTS_BACKLOG_MAX:
+            dropped = Notification("events.dropped", {"queued": self._transport.backlog})
+            self._send(_encode(dropped) + b"\n")
+            return False
+        self._send(line)
+        return True
+
+
+def _id(request: Request) -> int | str | None:
+    return request.id if request.id is not msgspec.UNSET else None
+
+
+def _skew(services: Services, hello: HelloParams) -> tuple[str, dict[str, object]]:
+    ours = f"{PROTOCOL_MIN} to {PROTOCOL_MAX}"
+    theirs = f"{hello.protocol.min} to {hello.protocol.max}"
+    older = "mbxctl restart" if hello.protocol.min > PROTOCOL_MAX else "restart your agent CLI"
+    refusal = Rejected(
+        Code.VERSION_SKEW,
+        f"The daemon ({services.server.version}) speaks protocol {ours}, "
+        f"this client ({hello.client.version[:40]}) {theirs}.",
+        f"Run: {older}",
+        data={"daemon": services.server.version, "client": hello.client.version},
+    )
+    return refusal.message, refusal.body()

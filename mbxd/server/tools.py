@@ -1,0 +1,88 @@
+"""From an MCP tool call to a method, and from a result to a CallToolResult.
+
+Owns the mapping of `mbx_identity`'s actions and the form of tool results (the 2025-11-25 revision; the shim
+adapts it to others).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mbx_wire import identity as wire
+from mbx_wire.errors import Code
+from mbx_wire.methods import METHODS
+from mbx_wire.tools import IDENTITY_USES, TOOLS
+from mbxd.core.rejected import Rejected
+from mbxd.server.params import ParamsDecoder
+
+
+class UnknownTool(Exception):
+    """No tool of this name: a protocol error, not a refusal."""
+
+
+class Call(NamedTuple):
+    """The method behind a tool call, with its params."""
+
+    method: str
+    params: msgspec.Struct
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A text block."""
+
+    text: str
+    type: str = "text"
+
+
+class CallToolResult(msgspec.Struct, frozen=True):
+    """Result of tools/call: the same JSON as an object and as text."""
+
+    content: list[Text]
+    structuredContent: msgspec.Raw  # noqa: N815 - the protocol's spelling
+    isError: bool  # noqa: N815 - the protocol's spelling
+
+
+_DECODERS = {name: ParamsDecoder(tool.params) for name, tool in TOOLS.items()}
+_encode = msgspec.json.Encoder().encode
+
+
+def call(name: str, arguments: dict[str, Any] | None) -> Call:
+    """The method call that a tool call stands for. Raises Rejected, or UnknownTool."""
+    decoder = _DECODERS.get(name)
+    if decoder is None:
+        raise UnknownTool(name)
+    params = decoder.convert(arguments or {})
+    if isinstance(params, wire.IdentityToolParams):
+        return _identity(params)
+    raise UnknownTool(name)
+
+
+def _identity(params: wire.IdentityToolParams) -> Call:
+    uses = IDENTITY_USES[params.action]
+    given = {
+        name: value for name in ("name", "role", "description", "all") if (value := getattr(params, name)) is not None
+    }
+    unused = [name for name in given if name not in uses]
+    if unused:
+        takes = f"it takes {', '.join(sorted(uses))}" if uses else "it takes no other parameter"
+        raise Rejected(
+            Code.PARAMETER_UNUSED,
+            f"`{unused[0]}` is not used by {params.action}: {takes}.",
+            f'Leave it out: {{"action":"{params.action}"}}.',
+            data={"unused": unused},
+        )
+    method = METHODS[f"identity.{params.action}"]
+    return Call(method.name, method.params(**given))
+
+
+def result(structured: bytes) -> CallToolResult:
+    """A success from its encoded result."""
+    return CallToolResult([Text(structured.decode())], msgspec.Raw(structured), isError=False)
+
+
+def refusal(rejected: Rejected) -> CallToolResult:
+    """A refusal as the agent sees it."""
+    structured = _encode({"error": rejected.body()})
+    return CallToolResult([Text(structured.decode())], msgspec.Raw(structured), isError=True)

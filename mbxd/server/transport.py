@@ -1,0 +1,187 @@
+"""A connection's bytes, without a task per connection for writing.
+
+Owns the socket and what the peer has not taken yet. `send` writes at once when the peer keeps up, which is
+nearly always; only when the socket is full does a task wait for it. Never parses anything.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Protocol
+
+import trio
+
+RECEIVE_SIZE = 64 * 1024
+
+
+class Closed(Exception):
+    """The peer is gone, or the connection was given up."""
+
+
+class Transport(Protocol):
+    """What a session needs of its connection."""
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Some bytes, b"" at the end of the stream. Raises Closed."""
+        ...
+
+    def send(self, data: bytes) -> None:
+        """Send now what fits, keep the rest for `flush_for_ever`. Never raises: `receive` sees a dead peer."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait until nothing is left over. Raises Closed."""
+        ...
+
+    async def flush_for_ever(self) -> None:
+        """Send what was left over, whenever there is something."""
+        ...
+
+    def close(self) -> None:
+        """Close; `receive` ends."""
+        ...
+
+
+class SocketTransport:
+    """A connected, non-blocking Unix stream socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Takes the socket over."""
+        sock.setblocking(False)
+        self._sock = sock
+        self._rest = bytearray()
+        self._more = trio.Event()
+        self._empty = trio.Event()
+        self._empty.set()
+        self._closed = False
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return len(self._rest)
+
+    async def receive(self) -> bytes:
+        """Some bytes, b"" at the end."""
+        while True:
+            # Waiting first is also the checkpoint that keeps a chatty client from starving the others.
+            try:
+                await trio.lowlevel.wait_readable(self._sock)
+                return self._sock.recv(RECEIVE_SIZE)
+            except BlockingIOError:
+                continue
+            except (OSError, trio.ClosedResourceError) as error:
+                raise Closed(str(error)) from error
+
+    def send(self, data: bytes) -> None:
+        """Send now, or keep for later."""
+        if self._closed:
+            return
+        if self._rest:
+            self._rest += data
+            return
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # the peer is gone: `receive` finds out and ends the session
+        if sent < len(data):
+            self._rest += memoryview(data)[sent:]
+            self._empty = trio.Event()
+            self._more.set()
+
+    async def drained(self) -> None:
+        """Wait until the peer took everything."""
+        await self._empty.wait()
+        if self._closed:
+            raise Closed("closed")
+
+    async def flush_for_ever(self) -> None:
+        """Send the rest when the socket has room again."""
+        while True:
+            await self._more.wait()
+            self._more = trio.Event()
+            while self._rest:
+                try:
+                    await trio.lowlevel.wait_writable(self._sock)
+                    sent = self._sock.send(self._rest)
+                except BlockingIOError:
+                    continue
+                except (OSError, trio.ClosedResourceError):
+                    self._rest.clear()
+                    break
+                del self._rest[:sent]
+            self._empty.set()
+
+    def close(self) -> None:
+        """Close; whoever waits is told."""
+        if not self._closed:
+            self._closed = True
+            self._empty.set()
+            trio.lowlevel.notify_closing(self._sock)
+            self._sock.close()
+
+
+class StreamTransport:
+    """The same over any trio stream: memory streams in tests."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        """Takes the stream over."""
+        self._stream = stream
+        self._rest = bytearray()
+        self._more = trio.Event()
+        self._empty = trio.Event()
+        self._empty.set()
+        self._closed = False
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return len(self._rest)
+
+    async def receive(self) -> bytes:
+        """Some bytes, b"" at the end."""
+        try:
+            return bytes(await self._stream.receive_some(RECEIVE_SIZE))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise Closed(str(error)) from error
+
+    def send(self, data: bytes) -> None:
+        """Keep for the flusher: a stream has no way to send without waiting."""
+        if not self._closed:
+            self._rest += data
+            self._empty = trio.Event()
+            self._more.set()
+
+    async def drained(self) -> None:
+        """Wait until the peer took everything."""
+        await self._empty.wait()
+        if self._closed:
+            raise Closed("closed")
+
+    async def flush_for_ever(self) -> None:
+        """Send what was kept."""
+        while True:
+            await self._more.wait()
+            self._more = trio.Event()
+            while self._rest:
+                data = bytes(self._rest)
+                try:
+                    await self._stream.send_all(data)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    self._rest.clear()
+                    break
+                del self._rest[: len(data)]
+            self._empty.set()
+
+    def close(self) -> None:
+        """Close; whoever waits is told."""
+        if not self._closed:
+            self._closed = True
+            self._empty.set()
+            trio.lowlevel.spawn_system_task(trio.aclose_forcefully, self._stream)
