@@ -25,7 +25,7 @@ WAIT_S = 5.0
 
 # The host relays lines, so that the shim's only way to the outside ends with it, as with a crashed agent CLI.
 _HOST = """
-import subprocess, sys, threading
+import os, subprocess, sys, threading
 shim = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 sys.stdout.buffer.write(b'{"shim": %d}\\n' % shim.pid)
 sys.stdout.buffer.flush()
@@ -33,6 +33,7 @@ def up():
     for line in shim.stdout:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
+    os._exit(0)
 threading.Thread(target=up, daemon=True).start()
 for line in sys.stdin.buffer:
     shim.stdin.write(line)
@@ -90,7 +91,8 @@ class Agent:
 
     def __init__(self, label: str, place: Path) -> None:
         self.label = label
-        self._log = (place.parent / f"{label}.log").open("wb")
+        self._log_path = place.parent / f"{label}.log"
+        self._log = self._log_path.open("wb")
         self._host = subprocess.Popen(
             [sys.executable, "-c", _HOST, *shim_command()],
             stdin=subprocess.PIPE,
@@ -176,16 +178,20 @@ class Agent:
                 raise failed(f"{self.label}: no answer within {WAIT_S:.0f} s")
             chunk = os.read(descriptor, 65536)
             if not chunk:
-                raise failed(f"{self.label}: its shim ended without an answer")
+                raise failed(f"{self.label}: its shim ended without an answer{self._last_words()}")
             self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
         message: dict[str, Any] = json.loads(line)
         return message
 
+    def _last_words(self) -> str:
+        lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return f": {lines[-1]}" if lines else ""
+
 
 def shim_command() -> list[str]:
     """How this installation's shim is started."""
-    return [sys.executable, "-m", "mbx_mcp"]
+    return [sys.executable, "-m", "mbx_mcp.main"]
 
 
 def failed(message: str) -> Failure:
