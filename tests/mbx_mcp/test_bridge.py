@@ -1,0 +1,223 @@
+"""The bridge with a clock of the test's own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mbx_mcp.bridge import DOWN, READY, SILENCE_MAX, SILENCE_PING, WAIT_FOR_DAEMON, Bridge, Trouble
+from mbx_mcp.eras import Call
+from mbx_wire.framing import Oversized
+
+HELLO = {"protocol": 1, "server": {"pid": 77}, "lock": {}}
+
+
+def bridge() -> Bridge:
+    return Bridge(lambda handles: {"sessions": handles}, lambda _hello: None)
+
+
+def a_call(ticket: int = 1, session: str | None = None) -> Call:
+    return Call(ticket, "mbx_identity", {"action": "list"}, session)
+
+
+def sent(subject: Bridge) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in subject.outbox]
+    subject.outbox.clear()
+    return lines
+
+
+def connect(subject: Bridge, now: float) -> list[dict[str, Any]]:
+    subject.connected(now)
+    (hello,) = sent(subject)
+    tell(subject, {"id": hello["id"], "result": HELLO}, now)
+    return sent(subject)
+
+
+def tell(subject: Bridge, message: dict[str, Any], now: float) -> None:
+    subject.receive(json.dumps({"jsonrpc": "2.0", **message}).encode(), now)
+
+
+def code(subject: Bridge) -> str:
+    outcome = subject.outcomes.pop()
+    return str(outcome.result["structuredContent"]["error"]["code"])
+
+
+def test_a_call_waits_for_hello_and_is_answered() -> None:
+    subject = bridge()
+    subject.submit(a_call(session="t1"), 0)
+    assert subject.waiting
+    assert subject.next_deadline() == WAIT_FOR_DAEMON
+    (line,) = connect(subject, 1)
+    assert line["method"] == "tool.call"
+    assert line["meta"] == {"request_id": "c1", "session": "t1"}
+    tell(subject, {"id": line["id"], "result": {"content": []}}, 2)
+    assert subject.outcomes[0].result == {"content": []}
+    assert subject.idle
+    assert subject.next_deadline() is None
+
+
+def test_deadline_without_a_daemon() -> None:
+    subject = bridge()
+    subject.submit(a_call(), 0)
+    subject.tick(WAIT_FOR_DAEMON - 0.1)
+    assert not subject.outcomes
+    subject.tick(WAIT_FOR_DAEMON)
+    assert code(subject) == "DAEMON_DOWN"
+
+
+def test_trouble_is_told_at_the_deadline_or_at_once() -> None:
+    subject = bridge()
+    subject.submit(a_call(), 0)
+    subject.unavailable(Trouble("SANDBOXED", "text", "hint"))
+    assert not subject.outcomes
+    subject.tick(WAIT_FOR_DAEMON)
+    assert code(subject) == "SANDBOXED"
+    subject.submit(a_call(), 10)
+    subject.unavailable(Trouble("VERSION_SKEW", "text", "hint", final=True))
+    assert code(subject) == "VERSION_SKEW"
+
+
+def test_a_daemon_that_does_not_answer_hello() -> None:
+    subject = bridge()
+    subject.submit(a_call(), 0)
+    subject.connected(0)
+    subject.tick(WAIT_FOR_DAEMON)
+    assert code(subject) == "DAEMON_UNRESPONSIVE"
+
+
+def test_refused_hello_closes_and_says_why() -> None:
+    subject = bridge()
+    subject.submit(a_call(), 0)
+    subject.connected(0)
+    error = {"code": "VERSION_SKEW", "message": "too old", "hint": "mbxctl restart"}
+    tell(subject, {"id": "hello-1", "error": {"code": -32002, "message": "skew", "data": error}}, 1)
+    assert subject.phase == DOWN
+    assert code(subject) == "VERSION_SKEW"
+
+
+def test_replay_keeps_request_ids_and_order() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    for ticket in (1, 2, 3):
+        subject.submit(a_call(ticket), 0)
+    first = sent(subject)
+    tell(subject, {"id": first[1]["id"], "result": {}}, 0)
+    subject.lost(1)
+    assert connect(subject, 2) == [first[0], first[2]]
+
+
+def test_lost_for_good_is_an_unknown_outcome() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(a_call(), 0)
+    subject.lost(1)
+    subject.tick(1 + WAIT_FOR_DAEMON)
+    assert code(subject) == "OUTCOME_UNKNOWN"
+
+
+def test_stopping_daemon_hands_the_call_to_the_next() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(a_call(), 0)
+    (line,) = sent(subject)
+    tell(subject, {"id": line["id"], "error": {"code": -32000, "message": "", "data": {"code": "STOPPING"}}}, 0)
+    assert not subject.outcomes
+    subject.lost(0.1)
+    assert connect(subject, 0.2) == [line]
+
+
+def test_silence_is_pinged_then_told() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(a_call(), 0)
+    sent(subject)
+    assert subject.next_deadline() == SILENCE_PING
+    subject.tick(SILENCE_PING)
+    assert [line["method"] for line in sent(subject)] == ["ping"]
+    tell(subject, {"id": "ping", "result": {"pong": True}}, SILENCE_PING + 0.5)
+    assert subject.next_deadline() == SILENCE_PING + 0.5 + SILENCE_PING  # it lives: the call may take its time
+    now = SILENCE_PING + 0.5 + SILENCE_MAX
+    subject.tick(now)
+    assert code(subject) == "DAEMON_UNRESPONSIVE"
+    assert subject.phase == READY
+    assert subject.idle
+
+
+def test_standard_errors_pass_through() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(a_call(), 0)
+    (line,) = sent(subject)
+    tell(subject, {"id": line["id"], "error": {"code": -32602, "message": "Unknown tool: x"}}, 0)
+    outcome = subject.outcomes.pop()
+    assert (outcome.code, outcome.message) == (-32602, "Unknown tool: x")
+
+
+def test_an_error_without_an_id_leaves_nobody_waiting() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(a_call(), 0)
+    tell(subject, {"id": None, "error": {"code": -32700, "message": "parse error"}}, 0)
+    assert subject.outcomes.pop().code == -32700
+    subject.submit(a_call(), 0)
+    subject.receive(Oversized(5_000_000), 0)
+    assert subject.outcomes.pop().code == -32603
+
+
+def test_long_arguments_are_refused_here() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(Call(1, "mbx_identity", {"x": "y" * 5_000_000}, None), 0)
+    assert subject.outcomes.pop().code == -32602
+    assert subject.outbox == []
+
+
+events = st.one_of(
+    st.tuples(st.just("submit"), st.sampled_from([None, "a", "b"])),
+    st.tuples(st.just("cancel"), st.integers(1, 20)),
+    st.tuples(st.just("connected"), st.none()),
+    st.tuples(st.just("lost"), st.none()),
+    st.tuples(st.just("line"), st.binary(max_size=20)),
+    st.tuples(st.just("json"), st.dictionaries(st.sampled_from(["id", "result", "error", "method"]),
+              st.integers(0, 9) | st.sampled_from(["hello-1", "hello-2", "ping"]) | st.none()
+              | st.dictionaries(st.sampled_from(["code", "data", "message"]), st.integers() | st.text()), max_size=4)),
+    st.tuples(st.just("wait"), st.floats(0, 4)),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(events, max_size=40))
+def test_every_call_is_answered_at_most_once_and_never_forgotten(steps: list[tuple[str, Any]]) -> None:
+    subject = bridge()
+    now = 0.0
+    tickets = 0
+    cancelled: set[int] = set()
+    answered: list[int] = []
+    for what, value in steps:
+        if what == "submit":
+            tickets += 1
+            subject.submit(a_call(tickets, value), now)
+        elif what == "cancel":
+            cancelled.add(value)
+            subject.cancel(value)
+        elif what == "connected" and subject.phase == DOWN:
+            subject.connected(now)
+        elif what == "lost":
+            subject.lost(now)
+        elif what == "line":
+            subject.receive(value, now)
+        elif what == "json":
+            tell(subject, value, now)
+        elif what == "wait":
+            now += value
+            subject.tick(now)
+        answered += [outcome.ticket for outcome in subject.outcomes]
+        subject.outcomes.clear()
+    subject.lost(now)
+    subject.tick(now + WAIT_FOR_DAEMON)
+    answered += [outcome.ticket for outcome in subject.outcomes]
+    assert len(answered) == len(set(answered))
+    assert set(range(1, tickets + 1)) - cancelled <= set(answered)
