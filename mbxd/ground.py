@@ -58,7 +58,8 @@ def prepare_state(ground: Ground, env: Mapping[str, str]) -> None:
     kind = _file_system(path)
     if kind in NETWORK_FILE_SYSTEMS:
         raise Unfit(
-            f"{path} is on a network file system ({kind}), where locks can't be trusted: set MBX_STATE_DIR to a local directory"
+            f"{path} is on a network file system ({kind}), where locks can't be trusted: "
+            "set MBX_STATE_DIR to a local directory"
         )
     if not os.access(path, os.W_OK | os.X_OK):
         raise Unfit(f"{path} is not writable: check its owner and mode")

@@ -92,9 +92,21 @@ class Holders:
                 self._by_handle.pop(watched.handle, None)
                 self._processes.close(watched.handle)
 
-    def is_watched_host(self, identity: ProcessId) -> bool:
-        """Whether this process is the host of a connected or holding session."""
-        return identity in self._watched
+    def has_handle(self, handle: int) -> bool:
+        """Whether this handle is in use here."""
+        return handle in self._by_handle
+
+    def is_host(self, process: ProcessId) -> bool:
+        """Whether this process is the host of a holder."""
+        return any(self._seats[i].host.identity == process for i in self._by_process.get(process, ()))
+
+    def host_of_shim(self, shim: ProcessId) -> ProcessId | None:
+        """The host of a holder that this process spoke for, if it did."""
+        for identity in self._by_process.get(shim, ()):
+            seat = self._seats[identity]
+            if shim in seat.shims:
+                return seat.host.identity
+        return None
 
     # -- connections -----------------------------------------------------------------------------------------
 

@@ -12,29 +12,36 @@ from mbx_wire.errors import Code
 from mbxd.core.context import Caller
 from mbxd.core.rejected import Rejected
 from mbxd.ports import ProcessId
-from mbxd.runtime.holders import Holders, Watched
+from mbxd.runtime.holders import Watched
 from mbxd.runtime.peer import HostFinding
 from mbxd.server.limits import HELLO_TEXT_MAX
+from mbxd.server.services import Services
 
 COMMAND_LINE = "mbxctl"
 HANDLE_MAX = 200
 REQUEST_ID_MAX = 128
+HINT_MAX = 264
+HINTS_MAX = 4
 
 
 @dataclass(slots=True)
 class Introduced:
-    """A connection after `hello`: what every Caller of it has in common, and the processes it keeps watched."""
+    """A connection after `hello`: what every Caller of it has in common, and the processes it keeps watched.
+
+    client: the name that others see; label: what the process tree says.
+    """
 
     client: str
+    label: str
     instance: str
     host: ProcessId | None
     shim: ProcessId
     command_line: bool
-    project: ProjectRef | None
-    resume: tuple[str, ...]
-    agent: str | None
-    container: str | None
     watched: list[Watched]
+    project: ProjectRef | None = None
+    resume: tuple[str, ...] = ()
+    agent: str | None = None
+    container: str | None = None
 
     def caller(self, meta: Meta, shims_of_host: dict[ProcessId, int]) -> Caller:
         """The caller of one request. Raises Rejected for a handle or request id out of bounds."""
@@ -63,32 +70,45 @@ class Introduced:
         )
 
 
-def introduce(hello: HelloParams, finding: HostFinding, agent: ProcessId | None, holders: Holders) -> Introduced:
-    """Put the hello and the finding together, and begin to watch the processes behind it.
-
-    agent: for a command line, the host process of the agent session that it runs beneath.
-    """
+def introduce(hello: HelloParams, finding: HostFinding, services: Services) -> Introduced:
+    """Put the hello and the finding together, and begin to watch the processes behind it."""
+    holders = services.holders
     command_line = hello.client.name == COMMAND_LINE
-    host = agent if command_line else finding.host
+    if command_line:
+        host = finding.agent(lambda process: process in services.shims_of or holders.is_host(process))
+    else:
+        # A shim that spoke for a holder stays with that host, whatever became of the wrappers between them.
+        host = holders.host_of_shim(finding.shim) or finding.host
     shim = holders.hold(finding.shim, finding.shim_handle)
     watched = [shim]
     if host is not None and host != finding.shim:
-        watched.append(holders.hold(host, None if command_line else finding.host_handle))
-    label = hello.client.label or (finding.label if hello.client.name == "mbx-mcp" else hello.client.name)
-    if command_line:
-        label = finding.label if host is not None else "owner"
-    return Introduced(
-        client=_clean(label) or "unknown",
+        watched.append(holders.hold(host, finding.host_handle if host == finding.host else None))
+    for handle in finding.handles() - {watch.handle for watch in watched}:
+        if not holders.has_handle(handle):
+            services.processes.close(handle)
+    who = Introduced(
+        client="unknown",
+        label=finding.label,
         instance=hello.client.instance[:REQUEST_ID_MAX],
         host=host,
         shim=finding.shim,
         command_line=command_line,
-        project=hello.project,
-        resume=tuple(hint for hint in hello.hints.resume if 0 < len(hint) <= HANDLE_MAX + 64)[:4],
-        agent=hello.hints.agent or None,
-        container=hello.hints.container,
         watched=watched,
     )
+    update(who, hello)
+    return who
+
+
+def update(who: Introduced, hello: HelloParams) -> None:
+    """Take the labels and wishes of a hello; a later one knows better (the agent CLI's own name comes late)."""
+    label = hello.client.label or (who.label if hello.client.name == "mbx-mcp" else hello.client.name)
+    if who.command_line:
+        label = "owner" if who.host is None else who.label
+    who.client = _clean(label) or "unknown"
+    who.project = hello.project
+    who.resume = tuple(hint for hint in hello.hints.resume if 0 < len(hint) <= HINT_MAX)[:HINTS_MAX]
+    who.agent = hello.hints.agent or None
+    who.container = hello.hints.container
 
 
 def check_hello(hello: HelloParams) -> None:

@@ -18,11 +18,10 @@ from mbx_wire.envelope import PROTOCOL_MAX, PROTOCOL_MIN, HelloParams, HelloResu
 from mbx_wire.errors import Code, RpcError
 from mbx_wire.framing import LineReader, Oversized
 from mbxd.core.rejected import Rejected
-from mbxd.ports import ProcessId
 from mbxd.runtime.fanout import Notification
-from mbxd.runtime.peer import HostFinding, Peer, agent_of, host_of
+from mbxd.runtime.peer import HostFinding, Peer, host_of
 from mbxd.server import wire
-from mbxd.server.callers import COMMAND_LINE, Introduced, check_hello, introduce
+from mbxd.server.callers import Introduced, check_hello, introduce, update
 from mbxd.server.dispatch import Dispatcher, Later, Now, failed
 from mbxd.server.limits import BACKLOG_PAUSE, EVENTS_BACKLOG_MAX, IN_FLIGHT_MAX
 from mbxd.server.params import ParamsDecoder
@@ -165,7 +164,7 @@ class Session:
             return wire.failure(_id(request), RpcError.VERSION_SKEW, *_skew(self._services, hello))
         check_hello(hello)
         if self._who is None:
-            finding, agent = await self._find(hello)
+            finding = await self._find()
             if finding is None:
                 raise Rejected(
                     Code.STATUS_UNKNOWN,
@@ -173,26 +172,18 @@ class Session:
                     "Connect from a process that lives.",
                     retryable=True,
                 )
-            self._enter_world(introduce(hello, finding, agent, self._services.holders), hello)
+            self._enter_world(introduce(hello, finding, self._services), hello)
         else:
-            # A second hello tells better who it is (the agent CLI's label comes late); the evidence stays.
-            who = self._who
-            if hello.client.label and not who.command_line:
-                who.client = hello.client.label[:40]
-            who.project, who.agent = hello.project, hello.hints.agent or None
-            who.resume = hello.hints.resume[:4]
+            update(self._who, hello)
         services = self._services
         return wire.success(_id(request), HelloResult(version, services.server, services.lock))
 
-    async def _find(self, hello: HelloParams) -> tuple[HostFinding | None, ProcessId | None]:
+    async def _find(self) -> HostFinding | None:
         peer, self._peer = self._peer, None
         if peer is None:
-            return None, None
-        services, agent = self._services, None
+            return None
         # Reading /proc may take milliseconds: not on the event loop.
-        if hello.client.name == COMMAND_LINE:
-            agent = await services.run_sync(agent_of, services.processes, peer, services.holders.is_watched_host)
-        return await services.run_sync(host_of, services.processes, peer), agent
+        return await self._services.run_sync(host_of, self._services.processes, peer)
 
     def _enter_world(self, who: Introduced, hello: HelloParams) -> None:
         services = self._services
