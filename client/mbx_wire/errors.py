@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+
+TYPE_CHECKING = False  # the idiom without `import typing`: every command and every shim imports this module
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Code(StrEnum):

@@ -5,9 +5,11 @@ Owns the way from an error code to an exit code. Never prints; `main` is the one
 
 from __future__ import annotations
 
-from typing import Any
-
 from mbx_wire.errors import EXIT_BY_CODE, EXIT_FAILURE, error_body
+
+TYPE_CHECKING = False  # the idiom without `import typing`
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Failure(Exception):

@@ -6,10 +6,12 @@ Looking never starts a daemon and writes nothing.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mbxctl import link, render
 from mbxctl.render import Output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 HEADER = ("NAME", "STATE", "ROLE", "PROJECT", "HOLDER", "UNREAD", "LAST-ACTIVE")
 

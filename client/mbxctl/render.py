@@ -8,10 +8,13 @@ line goes through `neutralise`; JSON keeps the characters and escapes them as JS
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, TextIO
 
 from mbxctl.failure import Failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, TextIO
 
 _JOINERS = "\u200c\u200d"
 """Zero-width (non-)joiners: Persian and emoji families need them, and they can't move a cursor."""
