@@ -13,7 +13,7 @@ import msgspec
 
 def input_schema(params: type[msgspec.Struct]) -> dict[str, Any]:
     """An object schema for a tool's arguments."""
-    schema = _inline(params)
+    schema = struct_schema(params)
     properties = {name: _input_property(prop) for name, prop in schema["properties"].items()}
     out: dict[str, Any] = {"type": "object"}
     if properties:
@@ -32,7 +32,7 @@ def output_schema(results: tuple[type[msgspec.Struct], ...], error: dict[str, An
     """
     properties: dict[str, Any] = {}
     for result in results:
-        for name, prop in _inline(result)["properties"].items():
+        for name, prop in struct_schema(result)["properties"].items():
             if name in properties and properties[name] != prop:
                 properties[name] = _either(properties[name], prop)
             else:
@@ -41,7 +41,8 @@ def output_schema(results: tuple[type[msgspec.Struct], ...], error: dict[str, An
     return {"type": "object", "properties": properties}
 
 
-def _inline(struct: type[msgspec.Struct]) -> dict[str, Any]:
+def struct_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The whole schema of a struct, with references resolved."""
     (root,), components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
     resolved: dict[str, Any] = _resolve(root, components)
     return resolved

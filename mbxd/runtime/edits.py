@@ -49,7 +49,7 @@ class Edits:
         directory = os.path.dirname(self._path)
         told = False
         while True:
-            if os.path.isdir(directory):
+            if stamp(directory) is not None:
                 try:
                     await self._watch(directory)
                 except Exception as error:  # watchfiles raises errors of its own making: any of them means "poll"

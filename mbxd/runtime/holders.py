@@ -78,6 +78,9 @@ class Holders:
             self._counts["opened"] += 1
             if handle is not None:
                 self._by_handle[handle] = watched
+        elif handle is not None and watched.handle is None:
+            watched.handle = handle
+            self._by_handle[handle] = watched
         elif handle is not None and handle != watched.handle:
             self._processes.close(handle)
         watched.uses += 1
@@ -91,10 +94,6 @@ class Holders:
             if watched.handle is not None:
                 self._by_handle.pop(watched.handle, None)
                 self._processes.close(watched.handle)
-
-    def has_handle(self, handle: int) -> bool:
-        """Whether this handle is in use here."""
-        return handle in self._by_handle
 
     def is_host(self, process: ProcessId) -> bool:
         """Whether this process is the host of a holder."""

@@ -80,12 +80,12 @@ def introduce(hello: HelloParams, finding: HostFinding, services: Services) -> I
         # A shim that spoke for a holder stays with that host, whatever became of the wrappers between them.
         host = holders.host_of_shim(finding.shim) or finding.host
     shim = holders.hold(finding.shim, finding.shim_handle)
-    watched = [shim]
+    watched, unused = [shim], finding.handles() - {finding.shim_handle}
     if host is not None and host != finding.shim:
         watched.append(holders.hold(host, finding.host_handle if host == finding.host else None))
-    for handle in finding.handles() - {watch.handle for watch in watched}:
-        if not holders.has_handle(handle):
-            services.processes.close(handle)
+        unused -= {finding.host_handle if host == finding.host else None}
+    for handle in unused:
+        services.processes.close(handle)
     who = Introduced(
         client="unknown",
         label=finding.label,

@@ -85,6 +85,7 @@ class Lock:
         """Give the lock back; the file stays. Ending the process does the same."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # also for a child that inherited the descriptor
             os.close(fd)
 
     def _sign(self, ticks: int) -> None:

@@ -3,8 +3,6 @@
 Owns flags, modes and which call makes data durable on which system. Never retries a sync.
 """
 
-
-
 from __future__ import annotations
 
 import contextlib

@@ -1,0 +1,100 @@
+"""The page about the socket protocol, made from the method table. `python -m mbx_wire.document > docs/protocol.md`.
+
+Owns the page's words. The test suite fails when the page in docs/ is not what this prints.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from mbx_wire.errors import EXIT_BY_CODE, Code, RpcError
+from mbx_wire.methods import METHODS, Method
+from mbx_wire.schema import struct_schema
+
+_INTRO = """# The socket protocol
+
+<!-- Made by `python -m mbx_wire.document`; a test checks that it is current. -->
+
+JSON-RPC 2.0 over a Unix stream socket, one message a line: UTF-8, ended by `\\n`, at most 4 MiB. A line that is no request gets the
+standard JSON-RPC error and the connection goes on. Only the daemon's own user is served.
+
+`hello` introduces a connection and agrees on a version; `ping`, `status` and `stop` are answered by every version without it.
+Beside `params` a request carries `meta: {request_id, session?, epoch?}`: `request_id` is unique within the client's
+`instance`, a repeat gets the first result; `session` is the conversation's handle; an act under an older `epoch` is refused.
+
+A refusal is error -32000 (-32602 for a parameter) whose `data` is `{code, message, hint, retryable, data?}`. Times are ISO 8601 UTC.
+In params, `null`, `""` and `false` count as an absent optional member.
+"""
+
+
+def page() -> str:
+    """The whole page, Markdown."""
+    parts = [_INTRO, _errors(), "## Methods\n"]
+    parts += [_method(method) for method in METHODS.values()]
+    parts.append(_EVENTS)
+    return "\n".join(parts)
+
+
+_EVENTS = """## Notifications
+
+`events.change` `{seq, at, what, name, project, state, epoch, who, reason}`: one durable change, after `events.subscribe`.
+`events.dropped` `{queued}`: the subscriber left too much untaken; the stream ends, the connection stays.
+"""
+
+
+def _errors() -> str:
+    numbers = {k: v for k, v in vars(RpcError).items() if k.isupper()}
+    lines = ["## Errors\n", "| number | name |", "|---|---|"]
+    lines += [f"| {number} | {name.replace('_', ' ').lower()} |" for name, number in numbers.items()]
+    lines += ["", "| code of a refusal | exit code of mbxctl |", "|---|---|"]
+    lines += [f"| `{code}` | {EXIT_BY_CODE.get(code, 1)} |" for code in Code]
+    return "\n".join(lines) + "\n"
+
+
+def _method(method: Method) -> str:
+    marks = [
+        text
+        for flag, text in (
+            (method.changes, "changes"),
+            (method.frozen, "frozen: answered without hello"),
+            (method.people, "for people: refused beneath an agent CLI"),
+        )
+        if flag
+    ]
+    title = f"### `{method.name}`\n\n{method.doc}" + (f" ({'; '.join(marks)})" if marks else "")
+    return f"{title}\n\n{_members('params', method.params)}\n{_members('result', method.result)}"
+
+
+def _members(what: str, kind: type[msgspec.Struct]) -> str:
+    schema = struct_schema(kind)
+    properties: dict[str, Any] = schema.get("properties", {})
+    if not properties:
+        return f"{what}: see the method's text\n" if what == "result" else f"{what}: none\n"
+    required = set(schema.get("required", ()))
+    rows = [f"| {what} | type | |", "|---|---|---|"]
+    for name, prop in properties.items():
+        optional = "" if name in required or what == "result" else "optional"
+        about = " ".join(x for x in (optional, prop.get("description", "")) if x)
+        rows.append(f"| `{name}` | {_type(prop)} | {about} |")
+    return "\n".join(rows) + "\n"
+
+
+def _type(prop: dict[str, Any]) -> str:
+    if "anyOf" in prop:
+        return " or ".join(_type(option) for option in prop["anyOf"])
+    if "enum" in prop:
+        return " ".join(f"`{json.dumps(value)}`" for value in prop["enum"])
+    kind = prop.get("type", "any")
+    if kind == "object" and "properties" in prop:
+        return "{" + ", ".join(prop["properties"]) + "}"
+    if kind == "array":
+        items = prop.get("items", {})
+        return "array of " + (_type(items) if isinstance(items, dict) and items else "any")
+    return str(kind)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

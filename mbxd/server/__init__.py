@@ -1,0 +1,1 @@
+"""The socket side of the daemon: connections, requests, replies."""
