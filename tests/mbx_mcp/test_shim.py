@@ -58,10 +58,10 @@ def test_connects_after_the_first_answer_without_a_call(daemon: StubDaemon, stat
 def test_handles_come_from_meta_in_their_order(daemon: StubDaemon, state: Path) -> None:
     with ShimProcess(environment(state)) as shim:
         shim.ask(initialize())
-        shim.ask(call(threadId="t", **{"mbx/session": "m"}))
-        shim.ask(call(**{"ai.opencode/sessionID": "o", "mbx/session": "m"}))
-        shim.ask(call(**{"mbx/session": "m"}))
-        shim.ask(call(threadId="", **{"mbx/session": "x" * 201}))
+        shim.ask(call(meta={"threadId": "t", "mbx/session": "m"}))
+        shim.ask(call(meta={"ai.opencode/sessionID": "o", "mbx/session": "m"}))
+        shim.ask(call(meta={"mbx/session": "m"}))
+        shim.ask(call(meta={"threadId": "", "mbx/session": "x" * 201}))
         daemon.hang_up()
         shim.ask(call())
     sessions = [sent["meta"].get("session") for sent in daemon.asked("tool.call")]
@@ -76,7 +76,9 @@ def test_handles_come_from_meta_in_their_order(daemon: StubDaemon, state: Path) 
 def test_environment_session_ids_count_only_for_their_client(
     daemon: StubDaemon, state: Path, label: str, resume: list[str]
 ) -> None:
-    env = environment(state, CLAUDE_CODE_SESSION_ID="s1", COPILOT_AGENT_SESSION_ID="s2", MBX_AGENT="shop-backend")
+    env = environment(
+        state, CLAUDE_CODE_SESSION_ID="s1", COPILOT_AGENT_SESSION_ID="s2", MBX_AGENT="shop-backend"
+    )
     with ShimProcess(env) as shim:
         shim.ask(initialize(name=label))
         daemon.wait_for(lambda: daemon.asked("hello"), "hello")
@@ -185,6 +187,7 @@ def test_a_hung_daemon_is_named(daemon: StubDaemon, state: Path) -> None:
         assert shim.ask(request("ping"))["result"] == {}
 
 
+@pytest.mark.slow
 def test_a_daemon_that_hangs_in_a_call_is_named(daemon: StubDaemon, state: Path) -> None:
     daemon.handle = lambda sent: None if sent["method"] == "hello" else {}
     with ShimProcess(environment(state)) as shim:
@@ -195,6 +198,7 @@ def test_a_daemon_that_hangs_in_a_call_is_named(daemon: StubDaemon, state: Path)
     assert daemon.asked("ping")
 
 
+@pytest.mark.slow
 def test_a_daemon_of_another_state_directory_is_not_used(state: Path) -> None:
     other = state.parent / "other"
     other.mkdir()
@@ -367,7 +371,9 @@ def test_bad_input_of_every_kind_leaves_it_serving(state: Path) -> None:
 
 
 def test_speaks_utf8_in_the_c_locale(daemon: StubDaemon, state: Path) -> None:
-    env = environment(state, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    env = environment(
+        state, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"
+    )
     with ShimProcess(env) as shim:
         shim.ask(initialize())
         line = json.dumps(call({"action": "list", "name": "日本語 \U0001f98a"}), ensure_ascii=False)
@@ -378,7 +384,9 @@ def test_speaks_utf8_in_the_c_locale(daemon: StubDaemon, state: Path) -> None:
 def test_half_a_surrogate_pair_is_refused_and_echoed(daemon: StubDaemon, state: Path) -> None:
     with ShimProcess(environment(state)) as shim:
         shim.ask(initialize())
-        shim.send_raw(b'{"jsonrpc":"2.0","id":"\\ud800","method":"tools/call","params":{"name":"mbx_identity",')
+        shim.send_raw(
+            b'{"jsonrpc":"2.0","id":"\\ud800","method":"tools/call","params":{"name":"mbx_identity",'
+        )
         shim.send_raw(b'"arguments":{"action":"\\ud800"}}}\n')
         answer = shim.receive()
     assert answer["error"]["code"] == -32602
@@ -418,7 +426,18 @@ def test_only_the_standard_library_is_loaded(daemon: StubDaemon, state: Path) ->
         check=False,
     )
     loaded = {name.partition(".")[0] for name in done.stderr.decode().split()}
-    heavy = {"msgspec", "trio", "anyio", "psutil", "watchfiles", "click", "rich", "asyncio", "subprocess", "logging"}
+    heavy = {
+        "msgspec",
+        "trio",
+        "anyio",
+        "psutil",
+        "watchfiles",
+        "click",
+        "rich",
+        "asyncio",
+        "subprocess",
+        "logging",
+    }
     assert done.stdout.count(b"\n") == 2
     assert not loaded & (heavy | {"argparse", "pathlib", "dataclasses", "inspect", "threading"})
 

@@ -54,7 +54,9 @@ def modern(method: str, params: dict[str, Any] | None = None, request_id: int | 
     return request(method, {"_meta": ENVELOPE, **(params or {})}, request_id)
 
 
-def call(arguments: dict[str, Any] | None = None, request_id: int | str = 1, **meta: Any) -> dict[str, Any]:
+def call(
+    arguments: dict[str, Any] | None = None, request_id: int | str = 1, meta: dict[str, Any] | None = None
+) -> dict[str, Any]:
     params: dict[str, Any] = {"name": "mbx_identity", "arguments": arguments or {"action": "list"}}
     return request("tools/call", {**params, "_meta": meta} if meta else params, request_id)
 
@@ -63,7 +65,11 @@ class ShimProcess:
     """One shim. Use it in a `with`: it is ended and its descriptors are closed."""
 
     def __init__(self, env: dict[str, str], *arguments: str, cwd: Path | None = None, **popen: Any) -> None:
-        options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        options: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
         self.process = subprocess.Popen([*COMMAND, *arguments], env=env, cwd=cwd, **{**options, **popen})
         self._reader = LineReader()
         self._lines: list[bytes | Oversized] = []
@@ -131,4 +137,4 @@ class ShimProcess:
 
     def errors(self) -> str:
         assert self.process.stderr is not None
-        return self.process.stderr.read().decode()
+        return bytes(self.process.stderr.read()).decode()

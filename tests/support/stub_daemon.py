@@ -97,7 +97,7 @@ class StubDaemon:
             connection.sendall(json.dumps(message).encode() + b"\n")
 
     def hello_result(self) -> Message:
-        lock = os.stat(self.lock_of / "mbxd.lock")  # noqa: PTH116 - the same call as the client's
+        lock = os.stat(self.lock_of / "mbxd.lock")
         return {
             "protocol": 1,
             "server": {"version": "0.1.0", "pid": os.getpid(), "started_at": "2026-01-01T00:00:00.000Z"},
@@ -164,11 +164,17 @@ def reply(request: Message, result: Any) -> Message:
 
 def failure(request: Message, code: int, message: str, data: Any = None) -> Message:
     error = {"code": code, "message": message}
-    return {"jsonrpc": "2.0", "id": request["id"], "error": error if data is None else {**error, "data": data}}
+    return {
+        "jsonrpc": "2.0",
+        "id": request["id"],
+        "error": error if data is None else {**error, "data": data},
+    }
 
 
 def refused(request: Message, code: str, message: str = "refused") -> Message:
-    return failure(request, -32000, message, {"code": code, "message": message, "hint": "", "retryable": False})
+    return failure(
+        request, -32000, message, {"code": code, "message": message, "hint": "", "retryable": False}
+    )
 
 
 def answer_tool(request: Message) -> Message:
