@@ -128,7 +128,7 @@ def test_bad_project_files_say_what_they_must_hold(tmp_path: Path, text: str) ->
 
 def test_bytes_that_are_no_utf8_become_text(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xe9"
-    os.mkdir(path)  # noqa: PTH102 - a path of bytes
+    os.mkdir(path)
     found = project.of_directory(os.fsdecode(path), NO_HOMES)
     assert found is not None
     assert found.key.endswith("caf\\xe9")
