@@ -98,9 +98,11 @@ def publish(vfs: Vfs, directory: str, name: str, fill: Callable[[VfsFile], None]
     Replaces a file of that name. An error, also one of `fill`, leaves no partial file behind.
     """
     path = f"{directory}/{name}"
-    with contextlib.suppress(FileNotFoundError):
-        vfs.remove(path + TMP)
-    file = vfs.open(path + TMP, create=True)
+    try:
+        file = vfs.open(path + TMP, create=True)
+    except FileExistsError:
+        vfs.remove(path + TMP)  # left over by an attempt that failed
+        file = vfs.open(path + TMP, create=True)
     try:
         fill(file)
         file.sync_data()

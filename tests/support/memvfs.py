@@ -17,6 +17,7 @@ import errno
 import os
 import posixpath
 import random
+from itertools import pairwise
 from typing import NamedTuple
 
 MODES = ("nothing", "everything", "torn", "blocks", "mixed")
@@ -122,6 +123,7 @@ class MemVfs:
 
     def __init__(self, root: str = "/state") -> None:
         self.directories: dict[str, Directory] = {root: Directory()}
+        self._new_directories: set[str] = set()
         self.calls: list[str] = []
         self.counts: dict[str, int] = {}
         self.space: int | None = None
@@ -175,6 +177,10 @@ class MemVfs:
         """What may be on the disk after power failed now. Same seed, same disk."""
         rng = random.Random(seed)
         other = self.after_kill()
+        for path in sorted(other._new_directories):
+            if mode == "nothing" or (mode != "everything" and rng.random() < 0.5):
+                del other.directories[path]
+        other._new_directories.clear()
         for directory in other.directories.values():
             names = directory.disk
             for change in directory.pending:
@@ -209,7 +215,9 @@ class MemVfs:
     def make_dir(self, path: str) -> None:
         _raise(self._enter("make_dir"), path)
         self._directory(posixpath.dirname(path))
-        self.directories.setdefault(path, Directory())
+        if path not in self.directories:
+            self.directories[path] = Directory()
+            self._new_directories.add(path)
         self._leave()
 
     def rename(self, old: str, new: str) -> None:
@@ -234,6 +242,7 @@ class MemVfs:
         fault = self._enter("sync_dir")
         _raise(fault, path)
         self._directory(path).sync()
+        self._new_directories -= {new for new in self._new_directories if posixpath.dirname(new) == path}
 
     # -- for tests --
 
@@ -356,6 +365,6 @@ def _pieces(write: Write, rng: random.Random, mode: str) -> list[Write]:
     edges.append(write.offset + len(write.data))
     return [
         Write(start, write.data[start - write.offset : end - write.offset])
-        for start, end in zip(edges, edges[1:], strict=False)
+        for start, end in pairwise(edges)
         if rng.random() < 0.5
     ]

@@ -1,0 +1,248 @@
+"""`mbxd log dump|verify|repair`: what it says, what it keeps, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+
+from mbxd.store import format as fmt
+from mbxd.store.errors import Damaged
+from mbxd.store.lock import Held
+from mbxd.store.repair import merge
+from mbxd.store.segment import segment_name, snapshot_name
+from mbxd.store.tool import run
+from tests.store.life import DIRECTORY, fold, open_log
+from tests.support.memvfs import MemVfs, PowerCut
+
+SIZE = 60
+
+
+def log_of(
+    records: int, *, segment: int = 1024, snapshots: tuple[int, ...] = ()
+) -> tuple[MemVfs, list[bytes]]:
+    vfs = MemVfs()
+    log = open_log(vfs, segment=segment, retain=1 << 20).log
+    state = [f"record {number}".encode().ljust(SIZE) for number in range(1, records + 1)]
+    for number, record in enumerate(state, 1):
+        log.append([record])
+        if number in snapshots:
+            log.write_snapshot(number, state[:number])
+    log.close()
+    return vfs, state
+
+
+def offset(batch: int) -> int:
+    return fmt.HEADER_SIZE + (batch - 1) * fmt.batch_size([bytes(SIZE)])
+
+
+def spoil(vfs: MemVfs, name: str, at: int) -> None:
+    data = bytearray(vfs.contents(f"{DIRECTORY}/{name}"))
+    data[at] ^= 0x20
+    vfs.put(f"{DIRECTORY}/{name}", bytes(data))
+
+
+def segments(vfs: MemVfs) -> list[str]:
+    return [name for name in vfs.names(DIRECTORY) if name.endswith(".wal")]
+
+
+def call(vfs: MemVfs, *argv: str) -> int:
+    return run(list(argv), directory=DIRECTORY, vfs=vfs)
+
+
+def per_segment(vfs: MemVfs) -> int:
+    return int(segments(vfs)[1].split(".")[0]) - 1
+
+
+def test_dump_prints_every_record_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, state = log_of(20)
+    before = vfs.image(DIRECTORY)
+    code = run(["dump"], directory=DIRECTORY, decode=lambda record: record.decode().strip(), vfs=vfs)
+    out = capsys.readouterr()
+    rows = [json.loads(line) for line in out.out.splitlines()]
+    assert (code, out.err) == (0, "")
+    assert rows == [{"seq": seq, "record": record.decode().strip()} for seq, record in enumerate(state, 1)]
+    assert vfs.image(DIRECTORY) == before
+
+
+def test_dump_takes_a_range_and_shows_what_it_can_not_decode(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, state = log_of(20)
+
+    def decode(record: bytes) -> object:
+        raise ValueError("newer event")
+
+    assert run(["dump", "--from", "12", "--to", "13"], directory=DIRECTORY, decode=decode, vfs=vfs) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["seq"] for row in rows] == [12, 13]
+    assert rows[0] == {"seq": 12, "error": "ValueError: newer event", "hex": state[11].hex()}
+
+
+def test_dump_shows_records_before_the_damage(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, _ = log_of(20)
+    count = per_segment(vfs)
+    spoil(vfs, segments(vfs)[1], offset(3) + 20)
+    assert call(vfs, "dump") == 1
+    out = capsys.readouterr()
+    assert len(out.out.splitlines()) == count
+    assert "damaged" in out.err
+
+
+def test_verify_of_a_good_log(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, _ = log_of(20, snapshots=(5, 10))
+    before = vfs.image(DIRECTORY)
+    assert call(vfs, "verify") == 0
+    assert "good\trecords 1 to 20" in capsys.readouterr().out
+    assert vfs.image(DIRECTORY) == before
+
+
+def test_verify_names_file_offset_and_record_and_what_is_still_readable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    vfs, _ = log_of(30)
+    count = per_segment(vfs)
+    spoil(vfs, segments(vfs)[0], offset(4) + 20)
+    before = vfs.image(DIRECTORY)
+    assert call(vfs, "verify") == 1
+    out = capsys.readouterr().out
+    assert f"{segment_name(1)}\toffset {offset(4)}\trecord 4\t" in out
+    assert "keep records up to 3; lost: records 4 to 30" in out
+    assert "still readable in what is put aside: records 5 to 30" in out
+    assert vfs.image(DIRECTORY) == before
+    assert count > 5
+
+
+def test_verify_finds_damage_in_old_segments_and_snapshots(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, _ = log_of(30, snapshots=(20, 28))
+    spoil(vfs, segments(vfs)[0], offset(2) + 20)
+    spoil(vfs, snapshot_name(20), 100)
+    assert call(vfs, "verify") == 1
+    out = capsys.readouterr()
+    assert segment_name(1) in out.out
+    assert snapshot_name(20) in out.out
+    assert "starts all the same" in out.err
+
+
+def test_repair_needs_yes(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, _ = log_of(20)
+    spoil(vfs, segments(vfs)[0], offset(4) + 20)
+    before = vfs.image(DIRECTORY)
+    assert call(vfs, "repair") == 1
+    assert "mbxd log repair --yes" in capsys.readouterr().err
+    assert vfs.image(DIRECTORY) == before
+
+
+def test_repair_of_a_good_log_does_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, _ = log_of(20)
+    before = vfs.image(DIRECTORY)
+    assert call(vfs, "repair", "--yes") == 0
+    assert "nothing to repair" in capsys.readouterr().err
+    assert vfs.image(DIRECTORY) == before
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_repair_keeps_what_comes_before_and_the_original_bytes(
+    which: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vfs, state = log_of(32)
+    name = segments(vfs)[which]
+    later = segments(vfs)[segments(vfs).index(name) + 1 :]
+    spoil(vfs, name, offset(3) + 20)
+    originals = {kept: vfs.contents(f"{DIRECTORY}/{kept}") for kept in [name, *later]}
+    assert call(vfs, "repair", "--yes") == 0
+    last = int(name.split(".")[0]) + 1
+    assert f"the log ends at record {last}" in capsys.readouterr().out
+    for kept, data in originals.items():
+        assert vfs.contents(f"{DIRECTORY}/{kept}.orig-1") == data
+    recovery = open_log(vfs, segment=1024)
+    assert fold(recovery) == state[:last]
+    recovery.log.append([b"goes on"])
+    assert fold(open_log(vfs.after_power_cut(1, "nothing"), segment=1024)) == [*state[:last], b"goes on"]
+
+
+def test_repair_puts_snapshots_of_lost_records_aside() -> None:
+    vfs, state = log_of(30, snapshots=(2, 29))
+    vfs.remove(f"{DIRECTORY}/{segments(vfs)[-1]}")
+    with pytest.raises(Damaged):
+        open_log(vfs, segment=1024)
+    assert call(vfs, "repair", "--yes") == 0
+    recovery = open_log(vfs, segment=1024)
+    assert recovery.snapshot_seq == 2
+    shown = fold(recovery)
+    assert shown == state[: len(shown)]
+    assert len(shown) >= 20
+    assert f"{snapshot_name(29)}.orig-1" in vfs.names(DIRECTORY)
+
+
+def test_repair_with_a_covering_snapshot_loses_history_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, state = log_of(30, snapshots=(20, 28))
+    vfs.remove(f"{DIRECTORY}/{segments(vfs)[1]}")
+    assert call(vfs, "repair", "--yes") == 0
+    assert "keep all records up to 30; only history goes" in capsys.readouterr().out
+    assert fold(open_log(vfs, segment=1024)) == state
+
+
+def test_repair_says_when_nothing_can_be_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, _ = log_of(3)
+    spoil(vfs, segments(vfs)[0], 20)
+    before = vfs.image(DIRECTORY)
+    assert call(vfs, "repair", "--yes") == 1
+    assert "no repair is possible" in capsys.readouterr().err
+    assert vfs.image(DIRECTORY) == before
+
+
+def test_repair_can_be_interrupted_anywhere() -> None:
+    for at in range(1, 60):
+        vfs, state = log_of(30, snapshots=(2, 29))
+        spoil(vfs, segments(vfs)[1], offset(3) + 20)
+        vfs.put(f"{DIRECTORY}/{snapshot_name(29)}", b"bad as well")
+        last = int(segments(vfs)[1].split(".")[0]) + 1
+        vfs.crash_at(at)
+        try:
+            assert call(vfs, "repair", "--yes") == 0
+        except PowerCut:
+            after = vfs.after_power_cut(at)
+            call(after, "repair", "--yes")
+            assert fold(open_log(after, segment=1024)) == state[:last]
+            continue
+        break
+    else:
+        pytest.fail("the repair never ended")
+
+
+def test_repair_refuses_while_a_daemon_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, _ = log_of(20)
+    spoil(vfs, segments(vfs)[0], offset(4) + 20)
+    before = vfs.image(DIRECTORY)
+
+    def lock() -> contextlib.AbstractContextManager[None]:
+        raise Held("/state/mbxd.lock", 42, 0, [])
+
+    assert run(["repair", "--yes"], directory=DIRECTORY, lock=lock, vfs=vfs) == 4
+    assert "process 42" in capsys.readouterr().err
+    assert vfs.image(DIRECTORY) == before
+
+
+def test_a_missing_registry_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("dump", "verify", "repair"):
+        assert run([command], directory="/state/none", vfs=MemVfs()) == 1
+        assert "there is no registry at /state/none" in capsys.readouterr().err
+
+
+def test_newer_data_is_read_when_its_writer_allows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for min_reader, code in ((1, 0), (2, 1)):
+        vfs, _ = log_of(3)
+        path = f"{DIRECTORY}/{segments(vfs)[0]}"
+        data = vfs.contents(path)
+        header = fmt.decode_header(data, fmt.SEGMENT_MAGIC, path)._replace(version=2, min_reader=min_reader)
+        vfs.put(path, fmt.encode_header(fmt.SEGMENT_MAGIC, header) + data[fmt.HEADER_SIZE :])
+        assert call(vfs, "dump") == code
+        assert ("version 2" in capsys.readouterr().err) == bool(code)
+        before = vfs.image(DIRECTORY)
+        assert call(vfs, "repair", "--yes") == 1
+        assert vfs.image(DIRECTORY) == before
+        capsys.readouterr()
+
+
+def test_ranges_are_merged() -> None:
+    assert merge([(5, 6), (1, 2), (3, 3), (6, 9), (12, 12)]) == [(1, 3), (5, 9), (12, 12)]
