@@ -261,9 +261,7 @@ class Client:
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
-            raise ClientError(
-                Code.DAEMON_UNRESPONSIVE, "the daemon's answer can't be read", "run: mbxctl doctor"
-            )
+            raise ClientError(Code.DAEMON_UNRESPONSIVE, "the daemon's answer can't be read", "run: mbxctl doctor")
         return message
 
     def _silent(self, method: str) -> NoReturn:
@@ -301,9 +299,7 @@ def connect(where: paths.Places | None = None, *, name: str = "mbxctl", timeout:
     return client
 
 
-def connect_or_start(
-    where: paths.Places | None = None, *, name: str = "mbxctl", timeout: float = 25.0
-) -> Client:
+def connect_or_start(where: paths.Places | None = None, *, name: str = "mbxctl", timeout: float = 25.0) -> Client:
     """The same, starting a daemon when none runs, unless `mbxctl stop` asked for none. Raises ClientError."""
     from mbx_client import launch
 
@@ -319,9 +315,7 @@ def connect_or_start(
     try:
         launch.start(where, _left(deadline))
     except launch.StartFailed as bad:
-        raise ClientError(
-            Code.DAEMON_DOWN, f"the daemon does not start: {bad}", "run: mbxctl doctor"
-        ) from bad
+        raise ClientError(Code.DAEMON_DOWN, f"the daemon does not start: {bad}", "run: mbxctl doctor") from bad
     return connect(where, name=name, timeout=_left(deadline))
 
 

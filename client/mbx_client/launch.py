@@ -117,9 +117,7 @@ def recent_failure(where: paths.Places) -> str | None:
     path = where.file(places.START_FAILED_NAME)
     try:
         age = time.time() - os.stat(path).st_mtime
-        if (
-            not 0 <= age < RETRY_AFTER
-        ):  # a stamp from the future is a clock that was set back, not a failure now
+        if not 0 <= age < RETRY_AFTER:  # a stamp from the future is a clock that was set back, not a failure now
             return None
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(2000).strip() or "the last start failed"
@@ -196,9 +194,7 @@ def _highest_fd() -> int:
 
 
 def _start_locked(where: paths.Places) -> str:
-    lock = os.open(
-        where.file(places.START_LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-    )
+    lock = os.open(where.file(places.START_LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:

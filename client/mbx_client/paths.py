@@ -143,9 +143,7 @@ def ensure_state_dir(where: Places) -> None:
     os.makedirs(where.state, mode=0o700, exist_ok=True)
     found = os.lstat(where.state)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != me:
-        raise PermissionError(
-            f"{where.state} must be a directory of uid {me}: remove it, or set MBX_STATE_DIR"
-        )
+        raise PermissionError(f"{where.state} must be a directory of uid {me}: remove it, or set MBX_STATE_DIR")
     if stat.S_IMODE(found.st_mode) & 0o077:
         os.chmod(where.state, 0o700)
 

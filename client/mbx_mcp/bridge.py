@@ -41,9 +41,7 @@ class Outcome:
 
     __slots__ = ("code", "message", "result", "ticket")
 
-    def __init__(
-        self, ticket: int, result: dict[str, Any], code: int | None = None, message: str = ""
-    ) -> None:
+    def __init__(self, ticket: int, result: dict[str, Any], code: int | None = None, message: str = "") -> None:
         self.ticket = ticket
         self.result = result
         self.code = code

@@ -122,9 +122,7 @@ class Eras:
         """Answer an accepted call with a CallToolResult of the newest legacy revision. Unknown tickets are ignored."""
         opened = self._open.pop(ticket, None)
         if opened is not None:
-            self._reply(
-                opened.batch, _success(opened.id, shapes.call_result(result, opened.version)), late=True
-            )
+            self._reply(opened.batch, _success(opened.id, shapes.call_result(result, opened.version)), late=True)
 
     def fail(self, ticket: int, code: int, message: str, data: Any = None) -> None:
         """Answer an accepted call with a JSON-RPC error. Unknown tickets are ignored."""
@@ -140,9 +138,7 @@ class Eras:
 
     def _receive_batch(self, messages: list[Any]) -> None:
         if self._legacy != shapes.BATCHES_IN:
-            self._send(
-                _failure(None, INVALID_REQUEST, "arrays of messages exist only in revision 2025-03-26")
-            )
+            self._send(_failure(None, INVALID_REQUEST, "arrays of messages exist only in revision 2025-03-26"))
             return
         if not messages:
             self._send(_failure(None, INVALID_REQUEST, "an empty array holds no request"))
@@ -174,9 +170,7 @@ class Eras:
             self.answered = True
             self._reply(batch, _success(request_id, result))
 
-    def _request(
-        self, method: str, params: Any, request_id: int | str, batch: _Batch | None
-    ) -> dict[str, Any] | None:
+    def _request(self, method: str, params: Any, request_id: int | str, batch: _Batch | None) -> dict[str, Any] | None:
         if params is None:
             params = _NO_PARAMS
         elif not isinstance(params, dict):

@@ -30,9 +30,7 @@ class Malformed(Exception):
 class ProtocolError(Exception):
     """A JSON-RPC error to answer with. `request_id` is the id where the request could not be looked at further."""
 
-    def __init__(
-        self, code: int, message: str, data: Any = None, request_id: int | str | None = None
-    ) -> None:
+    def __init__(self, code: int, message: str, data: Any = None, request_id: int | str | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message

@@ -167,9 +167,7 @@ class Link:
 
         if launch.is_stopped(where):
             text = "The daemon was stopped with mbxctl stop."
-            self.bridge.unavailable(
-                Trouble("DAEMON_DOWN", text, "Ask your user to run: mbxctl start", final=True)
-            )
+            self.bridge.unavailable(Trouble("DAEMON_DOWN", text, "Ask your user to run: mbxctl start", final=True))
             return
         failure = launch.recent_failure(where)
         if failure is not None:

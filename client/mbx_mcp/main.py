@@ -258,9 +258,7 @@ def _place() -> dict[str, Any]:
 
 def _resume_hints(label: str | None) -> list[str]:
     """Session ids of the environment, believed only from the client that sets them: children inherit them."""
-    variable = {"claude-code": "CLAUDE_CODE_SESSION_ID", "copilot-cli": "COPILOT_AGENT_SESSION_ID"}.get(
-        label or ""
-    )
+    variable = {"claude-code": "CLAUDE_CODE_SESSION_ID", "copilot-cli": "COPILOT_AGENT_SESSION_ID"}.get(label or "")
     value = os.environ.get(variable, "") if variable else ""
     return [f"{label}:{value}"] if 0 < len(value) <= 200 and value.isprintable() else []
 

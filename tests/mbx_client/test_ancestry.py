@@ -39,9 +39,7 @@ def test_no_such_process_has_no_chain() -> None:
     assert ancestry.find_host(gone.pid) is None
 
 
-@pytest.mark.parametrize(
-    "wrapper", [[], ["env"], ["/bin/sh", "-c", 'env "$@"; true', "sh"], ["nice", "setsid", "-w"]]
-)
+@pytest.mark.parametrize("wrapper", [[], ["env"], ["/bin/sh", "-c", 'env "$@"; true', "sh"], ["nice", "setsid", "-w"]])
 def test_wrappers_are_passed_over(wrapper: list[str]) -> None:
     command = [*wrapper, sys.executable, "-c", CHAIN]
     done = subprocess.run(command, env=environment(), capture_output=True, timeout=20, check=True, text=True)
@@ -49,9 +47,7 @@ def test_wrappers_are_passed_over(wrapper: list[str]) -> None:
 
 
 def test_the_watch_sees_the_death() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", ODD_NAME], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as host:
+    with subprocess.Popen([sys.executable, "-c", ODD_NAME], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as host:
         assert host.stdout is not None
         host.stdout.readline()
         (process, ticks), *_ = ancestry.chain(host.pid)

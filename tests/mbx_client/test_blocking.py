@@ -87,9 +87,7 @@ def test_refusals_carry_everything(daemon: StubDaemon, state: Path) -> None:
         "retryable": False,
         "data": {"pid": 5},
     }
-    daemon.handle = lambda sent: (
-        failure(sent, -32000, "held", data) if sent["method"] == "identity.claim" else None
-    )
+    daemon.handle = lambda sent: failure(sent, -32000, "held", data) if sent["method"] == "identity.claim" else None
     with blocking.connect(where(state)) as client:
         client.hello()
         with pytest.raises(ClientError) as caught:

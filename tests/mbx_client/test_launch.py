@@ -55,9 +55,7 @@ def test_the_daemon_takes_nothing_from_its_starter(env: dict[str, str], state: P
     began = time.monotonic()
     command = [sys.executable, "-c", START]
     # capture_output reads to the end of both pipes: it would wait for a daemon that holds them.
-    subprocess.run(
-        command, env=env, cwd=tmp_path, capture_output=True, timeout=30, check=True, close_fds=False
-    )
+    subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, timeout=30, check=True, close_fds=False)
     assert time.monotonic() - began < 10
     os.close(write_end)
     assert os.read(read_end, 1) == b""

@@ -75,9 +75,7 @@ def test_candidates_in_order_and_once(state: Path) -> None:
     where = paths.resolve({"MBX_STATE_DIR": str(state), "HOME": "/h"})
     default = str(state / "run" / "mbxd.sock")
     assert [c.path for c in paths.candidates(where)] == [default]
-    (state / "daemon.json").write_text(
-        json.dumps({"socket": "/elsewhere", "pid": 5, "ticks": 1, "version": "1"})
-    )
+    (state / "daemon.json").write_text(json.dumps({"socket": "/elsewhere", "pid": 5, "ticks": 1, "version": "1"}))
     assert [c.path for c in paths.candidates(where)] == ["/elsewhere", default]
     explicit = paths.resolve({"MBX_STATE_DIR": str(state), "HOME": "/h", "MBX_SOCKET": "/mine"})
     assert [(c.path, c.explicit) for c in paths.candidates(explicit)] == [

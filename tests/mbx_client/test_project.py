@@ -117,9 +117,7 @@ def test_project_file_names_the_project(tmp_path: Path) -> None:
     assert key(main) == "shop-two"
 
 
-@pytest.mark.parametrize(
-    "text", ["project = ", 'project = "Shop"', 'project = ""', "project = 5", 'project = "a/b"']
-)
+@pytest.mark.parametrize("text", ["project = ", 'project = "Shop"', 'project = ""', "project = 5", 'project = "a/b"'])
 def test_bad_project_files_say_what_they_must_hold(tmp_path: Path, text: str) -> None:
     (tmp_path / ".mbx.toml").write_text(text)
     with pytest.raises(project.BadProjectFile, match=r"\.mbx\.toml"):

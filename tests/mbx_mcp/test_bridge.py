@@ -123,9 +123,7 @@ def test_stopping_daemon_hands_the_call_to_the_next() -> None:
     connect(subject, 0)
     subject.submit(a_call(), 0)
     (line,) = sent(subject)
-    tell(
-        subject, {"id": line["id"], "error": {"code": -32000, "message": "", "data": {"code": "STOPPING"}}}, 0
-    )
+    tell(subject, {"id": line["id"], "error": {"code": -32000, "message": "", "data": {"code": "STOPPING"}}}, 0)
     assert not subject.outcomes
     subject.lost(0.1)
     assert connect(subject, 0.2) == [line]
@@ -140,9 +138,7 @@ def test_silence_is_pinged_then_told() -> None:
     subject.tick(SILENCE_PING)
     assert [line["method"] for line in sent(subject)] == ["ping"]
     tell(subject, {"id": "ping", "result": {"pong": True}}, SILENCE_PING + 0.5)
-    assert (
-        subject.next_deadline() == SILENCE_PING + 0.5 + SILENCE_PING
-    )  # it lives: the call may take its time
+    assert subject.next_deadline() == SILENCE_PING + 0.5 + SILENCE_PING  # it lives: the call may take its time
     now = SILENCE_PING + 0.5 + SILENCE_MAX
     subject.tick(now)
     assert code(subject) == "DAEMON_UNRESPONSIVE"

@@ -125,9 +125,7 @@ def test_envelope_is_checked(meta: dict[str, Any], code: int) -> None:
         assert error["data"] == {"supported": [MODERN], "requested": requested}
 
 
-@pytest.mark.parametrize(
-    "method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "nonsense"]
-)
+@pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "nonsense"])
 def test_removed_and_unknown_methods(method: str) -> None:
     assert one(Eras(load_tools), modern(method))["error"]["code"] == -32601
     if method not in {"initialize", "ping"}:
@@ -230,9 +228,7 @@ def test_batches_exist_in_one_revision_only() -> None:
     assert one(eras, [])["error"]["code"] == -32600
     assert say(eras, [{"jsonrpc": "2.0", "method": "notifications/initialized"}]) == []
     say(eras, [request("ping", request_id=1), call(request_id="gone")])
-    (answers,) = say(
-        eras, {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "gone"}}
-    )
+    (answers,) = say(eras, {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "gone"}})
     assert [answer["id"] for answer in answers] == [1]
 
 
@@ -296,9 +292,7 @@ messages = st.fixed_dictionaries(
         "result": json_values,
     },
 )
-lines = (messages | st.lists(messages, max_size=4) | json_values).map(
-    lambda v: json.dumps(v).encode()
-) | st.binary()
+lines = (messages | st.lists(messages, max_size=4) | json_values).map(lambda v: json.dumps(v).encode()) | st.binary()
 
 
 @settings(max_examples=100, deadline=None)

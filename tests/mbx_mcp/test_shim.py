@@ -76,9 +76,7 @@ def test_handles_come_from_meta_in_their_order(daemon: StubDaemon, state: Path) 
 def test_environment_session_ids_count_only_for_their_client(
     daemon: StubDaemon, state: Path, label: str, resume: list[str]
 ) -> None:
-    env = environment(
-        state, CLAUDE_CODE_SESSION_ID="s1", COPILOT_AGENT_SESSION_ID="s2", MBX_AGENT="shop-backend"
-    )
+    env = environment(state, CLAUDE_CODE_SESSION_ID="s1", COPILOT_AGENT_SESSION_ID="s2", MBX_AGENT="shop-backend")
     with ShimProcess(env) as shim:
         shim.ask(initialize(name=label))
         daemon.wait_for(lambda: daemon.asked("hello"), "hello")
@@ -371,9 +369,7 @@ def test_bad_input_of_every_kind_leaves_it_serving(state: Path) -> None:
 
 
 def test_speaks_utf8_in_the_c_locale(daemon: StubDaemon, state: Path) -> None:
-    env = environment(
-        state, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"
-    )
+    env = environment(state, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     with ShimProcess(env) as shim:
         shim.ask(initialize())
         line = json.dumps(call({"action": "list", "name": "日本語 \U0001f98a"}), ensure_ascii=False)
@@ -384,9 +380,7 @@ def test_speaks_utf8_in_the_c_locale(daemon: StubDaemon, state: Path) -> None:
 def test_half_a_surrogate_pair_is_refused_and_echoed(daemon: StubDaemon, state: Path) -> None:
     with ShimProcess(environment(state)) as shim:
         shim.ask(initialize())
-        shim.send_raw(
-            b'{"jsonrpc":"2.0","id":"\\ud800","method":"tools/call","params":{"name":"mbx_identity",'
-        )
+        shim.send_raw(b'{"jsonrpc":"2.0","id":"\\ud800","method":"tools/call","params":{"name":"mbx_identity",')
         shim.send_raw(b'"arguments":{"action":"\\ud800"}}}\n')
         answer = shim.receive()
     assert answer["error"]["code"] == -32602

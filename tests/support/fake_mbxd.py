@@ -6,6 +6,7 @@ it has lived for a minute. A file `behaviour` in its state directory makes it fa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -36,6 +37,15 @@ def stop(state: Path) -> None:
         assert connection.recv(1) == b""
 
 
+def _descriptors() -> dict[str, str]:
+    """Number -> what it leads to, of everything that is open now (the listing's own is gone by then)."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - /proc as it is
+        with contextlib.suppress(OSError):
+            found[name] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 - same
+    return found
+
+
 def main() -> None:
     state = Path(os.environ["MBX_STATE_DIR"])
     ready = int(os.environ["MBXD_READY_FD"])
@@ -54,11 +64,7 @@ def main() -> None:
         "pgid": os.getpgid(0),
         "cwd": str(Path.cwd()),
         "env": dict(os.environ),
-        "fds": {
-            name: os.readlink(f"/proc/self/fd/{name}")
-            for name in os.listdir("/proc/self/fd")
-            if int(name) < 1000 and Path(f"/proc/self/fd/{name}").exists()
-        },
+        "fds": _descriptors(),
     }
     (state / "note").write_text(json.dumps(note))
     (state / "run").mkdir(exist_ok=True)

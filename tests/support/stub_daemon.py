@@ -172,9 +172,7 @@ def failure(request: Message, code: int, message: str, data: Any = None) -> Mess
 
 
 def refused(request: Message, code: str, message: str = "refused") -> Message:
-    return failure(
-        request, -32000, message, {"code": code, "message": message, "hint": "", "retryable": False}
-    )
+    return failure(request, -32000, message, {"code": code, "message": message, "hint": "", "retryable": False})
 
 
 def answer_tool(request: Message) -> Message:
