@@ -40,9 +40,9 @@ def stop(state: Path) -> None:
 def _descriptors() -> dict[str, str]:
     """Number -> what it leads to, of everything that is open now (the listing's own is gone by then)."""
     found = {}
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - /proc as it is
+    for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found[name] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 - same
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
     return found
 
 
