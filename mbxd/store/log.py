@@ -22,17 +22,15 @@ from mbxd.store.segment import (
     DEFAULT_SEGMENT,
     MAX_SEGMENT,
     SPARE,
-    free_name,
     make_spare,
     open_spare,
-    publish,
     read_whole,
     segment_name,
     snapshot_name,
-    write_all,
     write_once,
 )
 from mbxd.store.snapshot import write_snapshot
+from mbxd.store.tidy import tidy
 
 DEFAULT_RETAIN = 256 * 1024 * 1024
 COMMIT_OVERHEAD = fmt.COMMIT_SIZE
@@ -246,6 +244,9 @@ class Log:
                 return
             spare = make_spare(self._vfs, self._directory, self._segment_size)
             with self._mutex:
+                if self._failed is not None:
+                    spare.close()
+                    return
                 self._spare = spare
             self._update_room()
 
@@ -367,15 +368,7 @@ class Log:
         """Carry out what recovery decided; every step may be interrupted and is done again by the next start."""
         if found.segments:
             self._reopen(found)
-        for name in found.listing.temporary:
-            self._vfs.remove(f"{self._directory}/{name}")
-        for seq in found.bad_snapshots:
-            name = snapshot_name(seq)
-            aside = free_name(self._vfs, self._directory, f"{name}.bad")
-            self._vfs.rename(f"{self._directory}/{name}", f"{self._directory}/{aside}")
-        self._vfs.sync_dir(self._directory)
-        if found.torn:
-            self._keep_torn(found)
+        tidy(self._vfs, self._directory, found)
         self._spare = open_spare(self._vfs, self._directory, self._segment_size)
         if self._spare is None:
             if found.listing.spare:
@@ -404,19 +397,6 @@ class Log:
         offset, data = found.last_batch
         write_once(file, data, offset)
         file.sync_data()
-
-    def _keep_torn(self, found: Found) -> None:
-        """A copy for people. The bytes also stay where they are, so a full disk does not stop the start."""
-        name = segment_name(found.segments[-1].first) + ".torn"
-        copies = [entry for entry in found.listing.aside if entry.startswith(name)]
-        try:
-            if any(read_whole(self._vfs, f"{self._directory}/{entry}") == found.torn for entry in copies):
-                return
-            aside = free_name(self._vfs, self._directory, name)
-            publish(self._vfs, self._directory, aside, lambda file: write_all(file, found.torn, 0)).close()
-            found.notes.append(f"the unfinished bytes were copied to {aside}")
-        except OSError as error:
-            found.notes.append(f"the unfinished bytes could not be copied: {error}")
 
 
 def _backwards(first: int, records: list[bytes], bound: int) -> Iterator[tuple[int, bytes]]:
