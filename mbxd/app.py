@@ -37,7 +37,6 @@ from mbxd.runtime.engine import Engine, NoRoom
 from mbxd.runtime.fanout import Fanout
 from mbxd.runtime.holders import Holders
 from mbxd.runtime.instances import Instances
-from mbxd.server.limits import ROOM_WAIT_S
 from mbxd.server.listener import Listener
 from mbxd.server.services import Services, Settings
 from mbxd.server.systemd import Notifier
@@ -142,8 +141,7 @@ class Daemon:
         sock = parts.passed or ground.bind(parts.ground)
         self._write_pointer()
         async with trio.open_nursery() as nursery:
-            accepting = trio.CancelScope()
-            nursery.start_soon(self._accept, listener, sock, accepting)
+            nursery.start_soon(self._accept, listener, sock)
             nursery.start_soon(self._signals)
             nursery.start_soon(self._watchdog)
             log.info(
@@ -163,21 +161,22 @@ class Daemon:
             await listener.drain()
             nursery.cancel_scope.cancel()
 
-    async def _accept(self, listener: Listener, sock: socket.socket, _scope: trio.CancelScope) -> None:
+    async def _accept(self, listener: Listener, sock: socket.socket) -> None:
         """Serve the socket; bind it anew when its path vanished, leave when the state directory did."""
-        path = self._parts.ground.socket
-        while True:
-            mine = None if self._activated else os.lstat(path).st_ino
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(listener.serve, sock)
-                await self._until_displaced(path, mine)
-                log.warning("the socket's path vanished; binding it anew", extra={"socket": path})
-                fresh = ground.bind(self._parts.ground)
-                # Those who are connected stay so: only the listening socket is replaced.
-                nursery.start_soon(listener.serve, fresh)
-                await trio.sleep_forever()
+        # Those who are connected stay so when the listening socket is replaced: their nursery is this one.
+        async with trio.open_nursery() as sessions:
+            while True:
+                with sock:
+                    async with trio.open_nursery() as accepting:
+                        accepting.start_soon(listener.serve, sock, sessions)
+                        fresh = await self._replacement()
+                        accepting.cancel_scope.cancel()
+                sock = fresh
 
-    async def _until_displaced(self, path: str, mine: int | None) -> None:
+    async def _replacement(self) -> socket.socket:
+        """A fresh listening socket, once the path of the one that is served has vanished."""
+        path = self._parts.ground.socket
+        mine = None if self._activated else _inode(path)
         while True:
             await trio.sleep(PLACES_CHECK_S)
             logs.cap(self._parts.ground.file(places.LOG_NAME))
@@ -185,8 +184,18 @@ class Daemon:
                 log.error("the state directory is gone or was replaced; leaving", extra={"lock": self._parts.lock.path})
                 self.services.stop.set()
                 await trio.sleep_forever()
-            if mine is not None and not _is_inode(path, mine):
-                return
+            if self._activated or (mine is not None and _inode(path) == mine):
+                continue
+            try:
+                fresh = ground.bind(self._parts.ground)
+            except ground.Unfit as problem:
+                # Those who are connected are served on; whatever is in the way may go again.
+                self._degraded["socket"] = f"nobody can connect: {problem}"
+                log.error("the socket's path vanished and can't be bound anew", extra={"why": str(problem)})
+                continue
+            self._degraded.pop("socket", None)
+            log.warning("the socket's path vanished; it is bound anew", extra={"socket": path})
+            return fresh
 
     async def _signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
@@ -217,9 +226,9 @@ class Daemon:
             # The evidence stays: rows show it, a claim acts on it, and the next start proposes it again.
             log.warning("no room to log", extra={"command": command})
 
-    async def _room(self) -> None:
+    async def _room(self, deadline: float) -> None:
         try:
-            await self._spares.wait(ROOM_WAIT_S)
+            await self._spares.wait(deadline)
         except OSError as error:
             raise Rejected(
                 Code.DISK_FULL,
@@ -276,8 +285,8 @@ def in_thread(fn: Callable[..., T], *args: Any) -> Awaitable[T]:
     return trio.to_thread.run_sync(fn, *args)
 
 
-def _is_inode(path: str, inode: int) -> bool:
+def _inode(path: str) -> int | None:
     try:
-        return os.lstat(path).st_ino == inode
+        return os.lstat(path).st_ino
     except OSError:
-        return False
+        return None

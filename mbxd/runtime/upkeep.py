@@ -71,14 +71,20 @@ class Spares:
         self._made.set()
         self._made = trio.Event()
 
-    async def wait(self, timeout: float) -> None:
-        """Wait for room. Raises the OSError that keeps the segment from being made, or TimeoutError."""
-        if self._refused is not None:
-            raise self._refused
-        with trio.move_on_after(timeout) as scope:
-            await self._made.wait()
-        if scope.cancelled_caught:
+    async def wait(self, deadline: float) -> None:
+        """Wait until there may be room. Raises the OSError that keeps the segment from being made, or TimeoutError."""
+        if trio.current_time() >= deadline:
             raise TimeoutError
+        engine = self._engine
+        if self._refused is None:
+            with trio.move_on_at(deadline):
+                if engine.log.needs_spare:
+                    await self._made.wait()
+                elif engine.staged_seq > engine.durable_seq:
+                    # There is a spare, but what is queued may fill it: the queue has to be written first.
+                    await engine.wait_durable()
+                else:
+                    await trio.lowlevel.checkpoint()  # it was made before we could wait for it
         if self._refused is not None:
             raise self._refused
 

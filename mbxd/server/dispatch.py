@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
+import trio
 
 from mbx_wire import admin as wire_admin
 from mbx_wire import identity as wire_identity
@@ -28,6 +29,7 @@ from mbxd.core.state import Identity
 from mbxd.runtime.engine import NoRoom
 from mbxd.server import explain, tools, wire
 from mbxd.server.callers import Introduced
+from mbxd.server.limits import ROOM_WAIT_S
 from mbxd.server.listing import Rows
 from mbxd.server.params import ParamsDecoder
 from mbxd.server.services import Services
@@ -39,6 +41,13 @@ class Now(NamedTuple):
     """An answer that is ready; it may leave once `seq` is durable (0: at once)."""
 
     result: Any
+    seq: int = 0
+
+
+class Line(NamedTuple):
+    """A whole failure line; a refusal may tell of a change, so it waits for `seq` like a result."""
+
+    line: bytes
     seq: int = 0
 
 
@@ -64,14 +73,16 @@ class Dispatcher:
         self._services = services
         self._rows = Rows(services.engine.state)
 
-    def answer(self, request: Request, who: Introduced | None) -> Answer | bytes:
+    def answer(self, request: Request, who: Introduced | None) -> Answer | Line:
         """The answer to a request, or a whole failure line. Never raises."""
         try:
             return self._answer(request, who)
         except NoRoom:
             return Later(partial(self._with_room, request, who))
+        except Rejected as refusal:
+            return Line(failed(request, refusal), self._undurable())
         except Exception as error:
-            return failed(request, error)
+            return Line(failed(request, error))
 
     def _answer(self, request: Request, who: Introduced | None) -> Answer:
         method = METHODS.get(request.method)
@@ -109,7 +120,7 @@ class Dispatcher:
             case wire_admin.LogParams():
                 return Later(partial(self._history, params, ctx))
             case wire_admin.ShowParams() if method.name == "identity.why":
-                return Now(explain.why(services, params.name, ctx))
+                return Now(explain.why(services, params.name, ctx), self._undurable())
             case _ if method.name == "admin.stats":
                 return Now(explain.stats(services))
             case _ if method.name not in RULES:
@@ -120,9 +131,26 @@ class Dispatcher:
             return Now(result, services.engine.newest_undurable([shown.id]) if shown else 0)
         if services.stopping:
             raise Rejected(Code.STOPPING, "The daemon is stopping.", "Try again in a moment.", retryable=True)
+        self._check_lives(who)
         outcome = services.engine.stage(method.name, params, ctx)
         self._spoke(method.name, ctx, who)
         return Now(outcome.result, outcome.seq)
+
+    def _check_lives(self, who: Introduced) -> None:
+        """Refuse a change over a connection that outlived its process: a child that inherited it is another's voice."""
+        for watched in who.watched:
+            self._services.holders.probe(watched)
+            if watched.verdict.status == "dead":
+                raise Rejected(
+                    Code.NOT_ALLOWED,
+                    f"The process that this connection speaks for (pid {watched.identity.pid}) has ended.",
+                    "Connect anew from a process that lives.",
+                )
+
+    def _undurable(self) -> int:
+        """The seq that everything staged so far waits for; 0 when all of it is on the disk."""
+        engine = self._services.engine
+        return engine.staged_seq if engine.staged_seq > engine.durable_seq else 0
 
     def _list(self, params: wire_identity.ListParams, ctx: Context, who: Introduced) -> Now:
         result, ids = self._rows.list(params, ctx)
@@ -137,7 +165,7 @@ class Dispatcher:
             call = tools.call(params.name, params.arguments)
             answer = self._run(METHODS[call.method], call.params, ctx, who)
         except Rejected as refusal:
-            return Now(tools.refusal(refusal))
+            return Now(tools.refusal(refusal), self._undurable())
         if isinstance(answer, Later):
             return Later(partial(_as_tool_later, answer))
         return _as_tool(answer)
@@ -171,16 +199,17 @@ class Dispatcher:
 
     async def _with_room(self, request: Request, who: Introduced | None) -> Now:
         """Wait for the log's next segment, then decide anew; DISK_FULL when there will be none."""
+        deadline = trio.current_time() + ROOM_WAIT_S
         while True:
             try:
-                await self._services.room()
+                await self._services.room(deadline)
                 answer = self._answer(request, who)
             except NoRoom:
-                continue  # others were quicker; `room` has the deadline
+                continue  # others were quicker
             except Rejected as refusal:
                 if request.method != "tool.call":
                     raise
-                return Now(tools.refusal(refusal))
+                return Now(tools.refusal(refusal), self._undurable())
             return answer if isinstance(answer, Now) else await answer.wait()
 
 

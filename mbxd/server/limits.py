@@ -9,7 +9,9 @@ BACKLOG_PAUSE = 1024 * 1024
 EVENTS_BACKLOG_MAX = 256 * 1024
 """Bytes of events a subscriber may leave untaken; then it is told and its stream ends."""
 CONNECTIONS_SPARE = 64
-"""Descriptors kept free for files, pidfds' helpers and the log; connections beyond the rest are answered BUSY."""
+"""Descriptors kept free for files and the log; connections for which the rest is not enough are answered BUSY."""
+DESCRIPTORS_EACH = 3
+"""Descriptors that a connection may need: its socket, and pidfds of the peer and of the peer's host process."""
 ROOM_WAIT_S = 5.0
 """How long a change waits for the log's next segment before it is refused with DISK_FULL."""
 DRAIN_S = 5.0

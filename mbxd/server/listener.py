@@ -17,7 +17,7 @@ from mbx_wire.errors import RpcError
 from mbxd.runtime.peer import Peer, read_peer
 from mbxd.server import wire
 from mbxd.server.dispatch import Dispatcher
-from mbxd.server.limits import CONNECTIONS_SPARE, DRAIN_S
+from mbxd.server.limits import CONNECTIONS_SPARE, DESCRIPTORS_EACH, DRAIN_S
 from mbxd.server.services import Services
 from mbxd.server.session import Session
 from mbxd.server.transport import SocketTransport, Transport
@@ -35,16 +35,16 @@ class Listener:
         self._services = services
         self._dispatcher = Dispatcher(services)
         self._sessions: set[Session] = set()
-        self.max_connections = raise_descriptor_limit() - CONNECTIONS_SPARE
+        room = raise_descriptor_limit() - CONNECTIONS_SPARE
+        self.max_connections = max(room // DESCRIPTORS_EACH, 1)
 
-    async def serve(self, sock: socket.socket) -> None:
-        """Accept until cancelled."""
+    async def serve(self, sock: socket.socket, sessions: trio.Nursery) -> None:
+        """Accept until cancelled. `sessions`: where connections live on when this socket is given up."""
         sock.setblocking(False)
-        async with trio.open_nursery() as nursery:
-            while True:
-                await trio.lowlevel.wait_readable(sock)
-                if not self._accept_all(sock, nursery):
-                    await trio.sleep(EXHAUSTED_PAUSE_S)
+        while True:
+            await trio.lowlevel.wait_readable(sock)
+            if not self._accept_all(sock, sessions):
+                await trio.sleep(EXHAUSTED_PAUSE_S)
 
     def _accept_all(self, sock: socket.socket, nursery: trio.Nursery) -> bool:
         """Accept what is waiting; False when descriptors ran out and a pause is due."""

@@ -47,6 +47,9 @@ class Rows:
         ids = [identity.id for identity in listing.identities]
         if who is not None and who.holds is not None:
             ids.append(who.holds.id)
+        loss = None if who is None else self._state.lost.get(who.key)
+        if loss is not None:
+            ids.append(loss.identity)
         return rules.list_result(self._state, listing, rows, ctx), ids
 
     def _row(self, identity: Identity, who: Acting | None, ctx: Context) -> msgspec.Raw:

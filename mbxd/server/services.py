@@ -30,8 +30,9 @@ class Services:
     """The daemon as its sessions see it.
 
     shims_of: connected shims by host process, for command lines that act for a session.
-    extra_status: facts for `status` that only the composition root knows. room: waits until the log can take
-    changes again, or raises Rejected (DISK_FULL). attach: logs another shim of a holder (identity, epoch, shim).
+    extra_status: facts for `status` that only the composition root knows. room: waits until the log may take
+    changes again, at most to a deadline of trio's clock, or raises Rejected (DISK_FULL). attach: logs another
+    shim of a holder (identity, epoch, shim).
     """
 
     engine: Engine
@@ -48,7 +49,7 @@ class Services:
     stop: trio.Event
     host_label: str
     extra_status: Callable[[], dict[str, object]]
-    room: Callable[[], Awaitable[None]]
+    room: Callable[[float], Awaitable[None]]
     attach: Callable[[int, int, ProcessId], None]
     shims_of: dict[ProcessId, dict[ProcessId, int]] = field(default_factory=dict)
     degraded: dict[str, str] = field(default_factory=dict)

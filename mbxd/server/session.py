@@ -22,8 +22,8 @@ from mbxd.runtime.fanout import Notification
 from mbxd.runtime.peer import HostFinding, Peer, host_of
 from mbxd.server import wire
 from mbxd.server.callers import Introduced, check_hello, introduce, update
-from mbxd.server.dispatch import Dispatcher, Later, Now, failed
-from mbxd.server.limits import BACKLOG_PAUSE, EVENTS_BACKLOG_MAX, IN_FLIGHT_MAX
+from mbxd.server.dispatch import Dispatcher, Later, Line, Now, failed
+from mbxd.server.limits import BACKLOG_PAUSE, DRAIN_S, EVENTS_BACKLOG_MAX, IN_FLIGHT_MAX
 from mbxd.server.params import ParamsDecoder
 from mbxd.server.services import Services
 from mbxd.server.transport import Closed, Transport
@@ -85,9 +85,12 @@ class Session:
                     self._send(wire.failure(None, RpcError.INVALID_REQUEST, "The line is longer than 4 MiB."))
                 elif line:
                     await self._line(line)
-            if self._transport.backlog > BACKLOG_PAUSE:
-                # A peer that does not read its replies gets no more of them.
-                await self._transport.drained()
+                if self._transport.backlog > BACKLOG_PAUSE:
+                    # A peer that does not read its replies gets no more of them.
+                    await self._transport.drained()
+        # The peer will ask no more, but may still read: what it asked is answered.
+        with trio.move_on_after(DRAIN_S):
+            await self.drain()
 
     async def _line(self, line: bytes) -> None:
         try:
@@ -95,11 +98,13 @@ class Session:
         except wire.Malformed as malformed:
             self._send(malformed.reply)
             return
+        if request.id is msgspec.UNSET:
+            return  # no method of ours is a notification
         if request.method == "hello":
             await self._say_hello(request)
         elif request.method == "events.subscribe" and self._who is not None:
             self._start_events(request)
-        elif request.id is not msgspec.UNSET:
+        else:
             self._serve(request)
 
     def _serve(self, request: Request) -> None:
@@ -107,18 +112,17 @@ class Session:
             self._send(wire.failure(_id(request), RpcError.BUSY, f"More than {IN_FLIGHT_MAX} requests are in flight."))
             return
         answer = self._dispatcher.answer(request, self._who)
-        if isinstance(answer, bytes):
-            self._send(answer)
-        elif isinstance(answer, Later):
+        if isinstance(answer, Later):
             self._enter()
             if self._nursery is not None:
                 self._nursery.start_soon(self._finish, request, answer)
-        elif answer.seq:
-            self._enter()
-            line = wire.success(_id(request), answer.result)
-            self._services.engine.when_durable(answer.seq, partial(self._deliver, line))
         else:
-            self._send(wire.success(_id(request), answer.result))
+            line = answer.line if isinstance(answer, Line) else wire.success(_id(request), answer.result)
+            if not answer.seq:
+                self._send(line)
+                return
+            self._enter()
+            self._services.engine.when_durable(answer.seq, partial(self._deliver, line))
 
     async def _finish(self, request: Request, later: Later) -> None:
         try:
