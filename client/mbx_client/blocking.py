@@ -242,7 +242,7 @@ class Client:
                 if "method" in message:
                     self._notifications.append(message)
                 elif message.get("id") in {request["id"], None}:  # null: it could not read our line
-                    return _result(message)
+                    return result_of(message)
         except TimeoutError:
             self._silent(request["method"])
 
@@ -323,7 +323,8 @@ def _left(deadline: float) -> float:
     return max(0.001, deadline - time.monotonic())
 
 
-def _result(message: dict[str, Any]) -> Any:
+def result_of(message: dict[str, Any]) -> Any:
+    """The result in a JSON-RPC response; raises ClientError for the error in it."""
     error = message.get("error")
     if error is None:
         return message.get("result")

@@ -30,7 +30,7 @@ def connect(path: str, timeout: float) -> socket.socket:
     try:
         connection.settimeout(timeout)
         connection.connect(os.fsencode(path))
-        _check_peer(connection)
+        check_peer(connection)
     except OSError:
         connection.close()
         raise
@@ -42,7 +42,7 @@ def reason(bad: OSError) -> str:
     return BUSY if isinstance(bad, TimeoutError) else _CLASSES.get(bad.errno or 0, OTHER)
 
 
-def _check_peer(connection: socket.socket) -> None:
+def check_peer(connection: socket.socket) -> None:
     """Refuse a server of another user, unix(7) SO_PEERCRED. Without that option the 0700 directory stands alone."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
