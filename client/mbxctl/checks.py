@@ -90,7 +90,25 @@ def _no_daemon(where: paths.Places, failure: Failure) -> Finding:
 def _failed_start(where: paths.Places) -> Iterator[Finding]:
     why = launch.recent_failure(where)
     if why is not None:
-        yield Finding("fail", "start", f"the last start failed: {why}", f"see {where.file(places.LOG_NAME)}")
+        log = where.file(places.LOG_NAME)
+        yield Finding(
+            "fail",
+            "start",
+            f"the last start failed: {why}{_last_words(log)}",
+            None if log in why else f"see {log}",
+        )
+
+
+def _last_words(log: str) -> str:
+    """The last line of the daemon's log: a crash at the start ends with its reason."""
+    try:
+        with Path(log).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    words = [line for line in lines if line.strip()]
+    return f"; its last words: {words[-1][:300]}" if words else ""
 
 
 def _skew(running: str) -> Iterator[Finding]:

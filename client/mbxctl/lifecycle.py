@@ -12,7 +12,7 @@ from mbx_client import launch, paths
 from mbx_wire.errors import Code
 from mbxctl import link, lockfile, service
 from mbxctl.failure import Failure
-from mbxctl.render import Output, ago, duration
+from mbxctl.render import Output, ago, count, duration
 
 _STOP_S = 15.0
 """The daemon drains for a few seconds at most; systemd's TimeoutStopSec is the same."""
@@ -44,18 +44,17 @@ def run_status(out: Output) -> int:
     return 0
 
 
+_FIGURES = (
+    ("identities", "identity", "identities"),
+    ("held", "held", "held"),
+    ("sessions", "session", "sessions"),
+    ("connections", "connection", "connections"),
+)
+
+
 def _facts(status: dict[str, Any], installed: str) -> list[tuple[str, str]]:
     # An older daemon may know fewer figures: the frozen answer only grows.
-    figures = [
-        f"{status[key]} {word}"
-        for key, word in (
-            ("identities", "identities"),
-            ("held", "held"),
-            ("sessions", "sessions"),
-            ("connections", "connections"),
-        )
-        if key in status
-    ]
+    figures = [count(status[key], one, many) for key, one, many in _FIGURES if key in status]
     uptime = f", up {duration(status['uptime_s'])}" if "uptime_s" in status else ""
     started = f" since {status['started_at']} ({ago(status['started_at'])})" if "started_at" in status else ""
     config = status.get("config_error")
@@ -78,7 +77,7 @@ def _facts(status: dict[str, Any], installed: str) -> list[tuple[str, str]]:
 def _restart_would(status: dict[str, Any], installed: str) -> dict[str, Any]:
     running = status.get("version")
     held = status.get("held", 0)
-    keeps = f"the {held} held name{'' if held == 1 else 's'} stay{'s' if held == 1 else ''} with the sessions"
+    keeps = f"{count(held, 'name stays', 'names stay')} held"
     if running == installed:
         return {"needed": False, "would": f"not needed, the running daemon is the installed version; {keeps}"}
     return {"needed": True, "would": f"`mbxctl restart` would go from {running} to {installed}; {keeps}"}
@@ -109,6 +108,8 @@ def run_stop(out: Output) -> int:
         out.talk("no daemon was running")
     else:
         out.data(f"stopped mbxd, pid {pid}")
+    if status and status.get("socket_activated") and service.socket_is_active():
+        out.talk("warning: systemd still listens for it; end that with: systemctl --user stop mbxd.socket")
     out.talk("agents keep their names and start no daemon until `mbxctl start`, `mbxctl restart` or a reboot")
     return 0
 
@@ -117,7 +118,7 @@ def run_restart(out: Output) -> int:
     """Stop and start; sessions reconnect by themselves and keep name and epoch. Starts one when none runs."""
     where = link.places()
     before = _status_or_none()
-    if before and before.get("socket_activated") and service.systemctl_quietly("restart", "mbxd.service"):
+    if before and before.get("socket_activated") and service.restart_quietly():
         old: int | None = int(before["pid"])  # systemd keeps the socket meanwhile: nobody is turned away
         launch.clear_marks(where)
     else:
@@ -165,9 +166,7 @@ def _mark(where: paths.Places, *, exists: bool) -> None:
 
 
 def _start(where: paths.Places) -> None:
-    if service.installed_for_default_place() and service.systemctl_quietly(
-        "start", "mbxd.socket", "mbxd.service"
-    ):
+    if service.installed_for_default_place() and service.start_quietly():
         return
     link.start(where)
 
@@ -194,7 +193,7 @@ def _end(where: paths.Places, status: dict[str, Any] | None) -> int | None:
 def _ask_to_stop(status: dict[str, Any] | None) -> bool:
     if status is None or "unresponsive" in status:
         return False
-    if status.get("socket_activated") and service.systemctl_quietly("stop", "mbxd.socket", "mbxd.service"):
+    if status.get("socket_activated") and service.stop_quietly():
         return True
     try:
         link.frozen("stop", {"reason": "mbxctl"})

@@ -66,7 +66,6 @@ def _hints(out: Output, result: dict[str, Any], *, whole_host: bool, asked: bool
     rows = result["identities"]
     where = "on this host" if whole_host or project is None else f"in project {project['slug']}"
     free = sum(1 for row in rows if row["claimable"] and row["state"] == "vacant")
-    count = f"{len(rows)} identit{'y' if len(rows) == 1 else 'ies'}"
     if whole_host and not asked:
         out.talk("no project here: showing the whole host")
     if result["you"]:
@@ -75,7 +74,8 @@ def _hints(out: Output, result: dict[str, Any], *, whole_host: bool, asked: bool
         lost = result["lost"]
         out.talk(f"you lost {lost['name']} at {lost['at']} ({lost['how']})")
     if rows:
-        out.talk(f"{count} {where}, {free} vacant; `mbxctl why NAME` tells the evidence behind a state")
+        known = render.count(len(rows), "identity", "identities")
+        out.talk(f"{known} {where}, {free} vacant; `mbxctl why NAME` tells the evidence behind a state")
     else:
         more = "" if whole_host else ", `mbxctl list --all` shows the whole host"
         out.talk(f"no identities {where}; `mbxctl register NAME --role ROLE` makes one{more}")

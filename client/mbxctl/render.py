@@ -48,6 +48,11 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+def count(number: int, one: str, many: str) -> str:
+    """A number with its noun."""
+    return f"{number} {one if number == 1 else many}"
+
+
 def duration(seconds: float) -> str:
     """A length of time for people: `0.2 s`, `12 s`, `3 min`, `5 h`, `2 d`."""
     seconds = max(0.0, seconds)
@@ -102,7 +107,9 @@ class Output:
             self._write(self._out, neutralise(line) + "\n")
 
     def talk(self, line: str) -> None:
-        """One line to the person: hints, warnings, progress."""
+        """One line to the person: hints, warnings, progress. After the data before it, wherever both lead."""
+        if self._out is not None:
+            self._out.flush()
         self._write(self._err, neutralise(line) + "\n")
 
     def drawn(self, text: str) -> None:
@@ -138,9 +145,10 @@ class Output:
         if self.json:
             self.document(failure.document)
             return failure.exit_code
-        self.talk(f"error: {failure.body['message']} [{failure.code}]")
+        # Not through `talk`: it flushes stdout first, and stdout may be what failed.
+        self._write(self._err, neutralise(f"error: {failure.body['message']} [{failure.code}]") + "\n")
         if failure.body["hint"]:
-            self.talk(f"hint: {failure.body['hint']}")
+            self._write(self._err, neutralise(f"hint: {failure.body['hint']}") + "\n")
         return failure.exit_code
 
     def flush(self) -> None:

@@ -154,8 +154,28 @@ def installed_for_default_place() -> bool:
     return not custom and (unit_target() / "mbxd.socket").exists()
 
 
-def systemctl_quietly(*args: str) -> bool:
-    """Run `systemctl --user` and say whether it worked; no manager is simply no."""
+def start_quietly() -> bool:
+    """Start socket and service; whether that worked."""
+    # People restart as often as they like: the start limit is there for crashes.
+    return _quietly("reset-failed", *UNITS) and _quietly("start", *UNITS)
+
+
+def restart_quietly() -> bool:
+    """Restart the service under its socket; whether that worked."""
+    return _quietly("reset-failed", *UNITS) and _quietly("restart", "mbxd.service")
+
+
+def stop_quietly() -> bool:
+    """Stop the socket and the service; whether that worked."""
+    return _quietly("stop", *UNITS)
+
+
+def socket_is_active() -> bool:
+    """Whether systemd listens for the daemon."""
+    return _state("is-active", "mbxd.socket") == "active"
+
+
+def _quietly(*args: str) -> bool:
     try:
         return _run(*args).returncode == 0
     except Failure:

@@ -50,7 +50,7 @@ def test_status(place: Place, serve: Serve) -> None:
     assert plain.code == 0
     assert "running:    mbxd 0.0.9, pid 4711" in plain.out
     assert "`mbxctl restart` would go from 0.0.9 to" in plain.out
-    assert "the 1 held name stays" in plain.out
+    assert "1 name stays held" in plain.out
     assert "warning: the disk is nearly full" in plain.err
     document = place.run("status", "--json").document
     assert document["pid"] == 4711
