@@ -47,6 +47,9 @@ FRAME_OVERHEAD = FRAME.size
 COMMIT_SIZE = FRAME_OVERHEAD + COMMIT_PAYLOAD.size
 """Bytes that a batch costs over its record frames."""
 _AFTER_LENGTH = FRAME_OVERHEAD - 8
+_COMMIT_REST = Struct("<IIBQII")
+"""A commit frame behind its CRC."""
+_COMMIT_LENGTH = _AFTER_LENGTH + COMMIT_PAYLOAD.size
 _CRC_AND_LENGTH = 8
 
 
@@ -150,7 +153,8 @@ def encode_batch(records: Sequence[bytes], *, salt: int, batch: int, last_seq: i
 
 def encode_commit(salt: int, batch: int, last_seq: int, count: int, frames_crc: int) -> bytes:
     """The frame that closes a batch of `count` records."""
-    return encode_frame(salt, batch, COMMIT, COMMIT_PAYLOAD.pack(last_seq, count, frames_crc))
+    rest = _COMMIT_REST.pack(_COMMIT_LENGTH, batch, COMMIT, last_seq, count, frames_crc)
+    return _CRC.pack(crc32(rest, salt)) + rest
 
 
 def scan(data: bytes, salt: int, first: int, stop: int | None = None, *, upto: int | None = None) -> Scan:
@@ -162,6 +166,7 @@ def scan(data: bytes, salt: int, first: int, stop: int | None = None, *, upto: i
     """
     end = len(data) if stop is None else min(stop, len(data))
     view, unpack, limit = memoryview(data), _LENGTH_AND_MARK.unpack_from, end - FRAME_OVERHEAD
+    crc_at, close = _CRC.unpack_from, _COMMIT_REST.pack
     records: list[bytes] = []
     append = records.append
     committed, last_batch = 0, HEADER_SIZE
@@ -176,8 +181,9 @@ def scan(data: bytes, salt: int, first: int, stop: int | None = None, *, upto: i
         count = len(records) - committed
         if at + COMMIT_SIZE > end or not count:
             break
-        commit = data[at : at + COMMIT_SIZE]
-        if commit != encode_commit(salt, batch, first + len(records) - 1, count, crc32(view[good:at], salt)):
+        frames_crc = crc32(view[good:at], salt)
+        commit = close(_COMMIT_LENGTH, batch, COMMIT, first + len(records) - 1, count, frames_crc)
+        if data[at + 4 : at + COMMIT_SIZE] != commit or crc_at(data, at)[0] != crc32(commit, salt):
             break
         last_batch, committed, batch = good, len(records), batch + 1
         mark = _MARK.pack(batch, RECORD)
