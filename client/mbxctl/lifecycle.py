@@ -88,6 +88,8 @@ def run_start(out: Output) -> int:
     where = link.places()
     launch.clear_marks(where)
     before = _status_or_none()
+    if before is not None and "unresponsive" in before:
+        before = link.frozen("status")  # once more, and with its own words
     started = before is None
     if before is None:
         _start(where)

@@ -48,7 +48,17 @@ def _guarded(args: list[str], out: Output) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
+        # Foreign errors that reach this far are the machine's: a path, a permission, a full disk.
         code = out.failure(Failure("IO_ERROR", f"{error}", "Check the path, its permissions and free space."))
+    except Exception as error:
+        # A bug. The promise of one JSON document holds all the same; the traceback is for its report.
+        import traceback
+
+        for line in traceback.format_exc().splitlines():
+            out.talk(line)
+        code = out.failure(
+            Failure("INTERNAL", f"{type(error).__name__}: {error}", "This is a bug; please report it.")
+        )
     out.flush()
     return code
 

@@ -220,3 +220,34 @@ def test_a_bad_project_file_is_named(place: Place, serve: Serve) -> None:
     result = place.run("list")
     assert result.code == 2
     assert ".mbx.toml" in result.err
+
+
+def test_a_daemon_that_answers_nonsense_is_still_one_document(place: Place, serve: Serve) -> None:
+    serve(identity__list={"unexpected": True})
+    result = place.run("list")
+    assert result.code == 1
+    assert "INTERNAL" in result.err
+    assert place.run("--json", "show", "a-b").document["error"]["code"] == "INTERNAL"
+
+
+def test_a_working_directory_that_has_gone(place: Place, serve: Serve) -> None:
+    stub = serve(identity__list=listing(row()))
+    done = subprocess.run(
+        ["sh", "-c", f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m mbxctl list"],
+        capture_output=True,
+        cwd=place.root,
+        env=place.env,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    assert stub.requests[-1] == ("identity.list", {"all": True})
+
+
+def test_an_unresponsive_daemon_is_not_started_again(place: Place) -> None:
+    place.state.mkdir(mode=0o700)
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(place.socket))
+        listener.listen(8)
+        result = place.run("start", "--json")
+    assert (result.code, result.document["error"]["code"]) == (5, "DAEMON_UNRESPONSIVE")
