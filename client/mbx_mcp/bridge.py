@@ -33,17 +33,28 @@ MAX_SENDS = 3
 MAX_HANDLES = 64
 """Handles that a reconnect mentions, the most recent ones."""
 
+_HEAD, _MIDDLE, _TAIL = b'{"id":', b',"result":{', b',"jsonrpc":"2.0"}'
+
 DOWN, HELLO, READY = "down", "hello", "ready"
 
 
 class Outcome:
-    """What a call is answered: a CallToolResult, or a JSON-RPC error when `code` is not None."""
+    """What a call is answered: a CallToolResult, the same as JSON (`encoded`), or a JSON-RPC error (`code`)."""
 
-    __slots__ = ("code", "message", "result", "ticket")
+    __slots__ = ("code", "encoded", "message", "result", "ticket")
 
-    def __init__(self, ticket: int, result: dict[str, Any], code: int | None = None, message: str = "") -> None:
+    def __init__(
+        self,
+        ticket: int,
+        result: dict[str, Any] | None = None,
+        *,
+        encoded: bytes | None = None,
+        code: int = 0,
+        message: str = "",
+    ) -> None:
         self.ticket = ticket
         self.result = result
+        self.encoded = encoded
         self.code = code
         self.message = message
 
@@ -175,6 +186,8 @@ class Bridge:
         """Take one line from the daemon."""
         self._heard_at = now
         self._pinged = False
+        if isinstance(line, bytes) and self._answered_plainly(line):
+            return
         message = _decoded(line)
         if message is None:
             return
@@ -214,6 +227,20 @@ class Bridge:
         params = self._introduce(list(self._handles))
         hello = {"jsonrpc": "2.0", "id": f"hello-{self._hellos}", "method": "hello", "params": params}
         self.outbox.append(encode(hello) + b"\n")
+
+    def _answered_plainly(self, line: bytes) -> bool:
+        """The common case without decoding: a success in exactly the form in which our daemon writes it."""
+        middle = line.find(_MIDDLE, 0, 32)
+        if middle < 0 or not line.startswith(_HEAD) or not line.endswith(_TAIL):
+            return False
+        number = line[len(_HEAD) : middle]
+        if not number.isdigit():
+            return False
+        pending = self._calls.pop(int(number), None)
+        if pending is not None:
+            encoded = line[middle + len(_MIDDLE) - 1 : -len(_TAIL)]
+            self.outcomes.append(Outcome(pending.ticket, encoded=encoded))
+        return True
 
     def _answered_hello(self, number: str, message: dict[str, Any], now: float) -> None:
         if number != f"hello-{self._hellos}":  # a ping, or a hello that another one has overtaken
@@ -316,7 +343,7 @@ class Bridge:
         self.outcomes.append(Outcome(self._calls.pop(number).ticket, refusal(body)))
 
     def _fail(self, ticket: int, code: int, message: str) -> None:
-        self.outcomes.append(Outcome(ticket, {}, code, message))
+        self.outcomes.append(Outcome(ticket, code=code, message=message))
 
     def _remember(self, handle: str) -> None:
         self._handles.pop(handle, None)

@@ -153,7 +153,9 @@ class Shim:
         if self._bridge.waiting:
             self._link.want(now)
         for outcome in self._bridge.outcomes:
-            if outcome.code is None:
+            if outcome.encoded is not None:
+                self._eras.answer_encoded(outcome.ticket, outcome.encoded)
+            elif outcome.result is not None:
                 self._eras.answer(outcome.ticket, outcome.result)
             else:
                 self._eras.fail(outcome.ticket, outcome.code, outcome.message)

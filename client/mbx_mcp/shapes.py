@@ -7,6 +7,7 @@ Never decides which revision a request belongs to.
 from __future__ import annotations
 
 from mbx_client import __version__
+from mbx_mcp.jsonrpc import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ SERVER = {"name": "mbx", "version": __version__}
 _SERVER_CAPABILITIES: dict[str, Any] = {"tools": {"listChanged": True}}
 _CACHE = {"ttlMs": 3_600_000, "cacheScope": "public"}
 """The lists are part of the program: the same for everybody until another version runs."""
+
+
+_MODERN_HEAD = encode({"resultType": "complete", "_meta": {SERVER_INFO: SERVER}})[:-1] + b","
+"""What a stateless result begins with when it has no `_meta` of its own."""
 
 
 def initialize_result(version: str) -> dict[str, Any]:
@@ -73,6 +78,15 @@ def call_result(result: dict[str, Any], version: str) -> dict[str, Any]:
     return result
 
 
+def encoded_call_result(encoded: bytes, version: str) -> bytes | None:
+    """The same on an encoded result, without decoding it: a long list costs nothing here. None when it must be."""
+    if version in {"2025-11-25", "2025-06-18"}:
+        return encoded
+    if version in MODERN and encoded.startswith(b'{"') and b'"_meta":' not in encoded:
+        return _MODERN_HEAD + encoded[1:]
+    return None
+
+
 def modern(result: dict[str, Any]) -> dict[str, Any]:
     """A complete result of the stateless revision: it says so, and who answers."""
     return {"resultType": "complete", **result, "_meta": {SERVER_INFO: SERVER, **(result.get("_meta") or {})}}
@@ -80,8 +94,6 @@ def modern(result: dict[str, Any]) -> dict[str, Any]:
 
 def refusal(error: dict[str, Any]) -> dict[str, Any]:
     """A CallToolResult for an error object {code, message, hint, retryable, data?}."""
-    from mbx_mcp.jsonrpc import encode
-
     body = {"error": error}
     return {
         "content": [{"type": "text", "text": encode(body).decode()}],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mbx_mcp.bridge import DOWN, READY, SILENCE_MAX, SILENCE_PING, WAIT_FOR_DAEMON, Bridge, Trouble
 from mbx_mcp.eras import Call
 from mbx_wire.framing import Oversized
+from mbxd.server.wire import success
 
 HELLO = {"protocol": 1, "server": {"pid": 77}, "lock": {}}
 
@@ -42,6 +43,7 @@ def tell(subject: Bridge, message: dict[str, Any], now: float) -> None:
 
 def code(subject: Bridge) -> str:
     outcome = subject.outcomes.pop()
+    assert outcome.result is not None
     return str(outcome.result["structuredContent"]["error"]["code"])
 
 
@@ -57,6 +59,24 @@ def test_a_call_waits_for_hello_and_is_answered() -> None:
     assert subject.outcomes[0].result == {"content": []}
     assert subject.idle
     assert subject.next_deadline() is None
+
+
+def test_answers_of_our_daemon_are_passed_on_without_decoding() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    result = {"content": [{"type": "text", "text": 'ü","jsonrpc":"2.0"}'}], "structuredContent": {"id": 1}}
+    for ticket in (1, 2):
+        subject.submit(a_call(ticket), 0)
+    (first, second) = sent(subject)
+    subject.receive(success(second["id"], result).rstrip(b"\n"), 0)
+    (outcome,) = subject.outcomes
+    assert outcome.ticket == 2
+    assert outcome.encoded is not None, "the daemon writes its replies in another form now"
+    assert json.loads(outcome.encoded) == result
+    subject.receive(success(second["id"], result), 0)  # once more: nobody waits for it
+    assert len(subject.outcomes) == 1
+    subject.receive(success(first["id"], "no object"), 0)
+    assert subject.outcomes[1].code == -32603
 
 
 def test_deadline_without_a_daemon() -> None:

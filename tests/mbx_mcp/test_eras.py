@@ -314,3 +314,29 @@ def test_nothing_a_client_sends_breaks_it(sent: list[bytes]) -> None:
         json.loads(line)
     eras.out.clear()
     assert one(eras, modern("tools/list", request_id="alive"))["id"] == "alive"
+
+
+results = st.fixed_dictionaries(
+    {"content": st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=20)}), max_size=2)},
+    optional={
+        "structuredContent": st.dictionaries(st.text(max_size=6) | st.just("_meta"), json_values, max_size=3),
+        "isError": st.booleans(),
+        "_meta": st.dictionaries(st.text(max_size=6), st.integers(), max_size=2),
+    },
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(results)
+def test_encoded_results_become_what_decoded_ones_become(version: str, result: dict[str, Any]) -> None:
+    eras = opened(version)
+    encoded = json.dumps(result, separators=(",", ":"))
+    result = json.loads(encoded)
+    params = {"name": "mbx_identity", "arguments": {}}
+    say(eras, asked(version, "tools/call", params, 1), asked(version, "tools/call", params, 1))
+    first, second = eras.calls
+    eras.answer(first.ticket, result)
+    eras.answer_encoded(second.ticket, encoded.encode())
+    one_way, other_way = take(eras)
+    assert repr(one_way) == repr(other_way) or one_way == other_way
+    assert eras.open == 0
