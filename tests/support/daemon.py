@@ -181,6 +181,7 @@ class DaemonProcess:
             )
         os.close(write_end)
         self._ready_fd = read_end
+        self.clients: list[Client] = []
         self.said = ""
         if wait:
             self.wait_ready()
@@ -215,8 +216,9 @@ class DaemonProcess:
         """A connection of this very process."""
         sock = socket.socket(socket.AF_UNIX)
         sock.settimeout(PATIENCE)
+        self.clients.append(Client(sock, **more))
         sock.connect(self.socket_path)
-        return Client(sock, **more)
+        return self.clients[-1]
 
     def person(self) -> Client:
         """A person's command line, introduced. (The tests run beneath no agent.)"""
@@ -235,6 +237,8 @@ class DaemonProcess:
         return self.process.wait(PATIENCE)
 
     def close(self) -> None:
+        for client in self.clients:
+            client.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.kill()

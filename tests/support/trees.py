@@ -110,7 +110,8 @@ class Part:
         answer, fds = self._answer()
         if answer["errno"]:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
-        return Client(socket.socket(fileno=fds[0]), instance=instance)
+        self.forest.clients.append(Client(socket.socket(fileno=fds[0]), instance=instance))
+        return self.forest.clients[-1]
 
     def signal(self, number: int) -> None:
         signal.pidfd_send_signal(self.pidfd, number)
@@ -168,6 +169,7 @@ class Forest:
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="mbx-trees-"))
         self.parts: list[Part] = []
+        self.clients: list[Client] = []
         self._children: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -176,6 +178,8 @@ class Forest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for client in self.clients:
+            client.close()
         for part in self.parts:
             part.end()
         for child in self._children:
