@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -48,6 +48,17 @@ class Seat:
     shims: dict[ProcessId, Watched] = field(default_factory=dict)
     loose_since: float | None = None
     last_call: float = 0.0
+    settled: Evidence | None = None
+    """The evidence without its ages, made anew whenever it changes: the same object means the same evidence."""
+
+
+@dataclass(slots=True, eq=False)
+class Calls:
+    """Who of a host's conversations called last, and when the last of the others did (None: no others)."""
+
+    identity: int
+    at: float
+    others_at: float | None
 
 
 class Holders:
@@ -62,6 +73,8 @@ class Holders:
         self._by_handle: dict[int, Watched] = {}
         self._seats: dict[int, Seat] = {}
         self._by_process: dict[ProcessId, set[int]] = {}
+        self._calls: dict[ProcessId, Calls] = {}
+        """By host, worked out when asked for; dropped when a conversation comes or goes."""
         self._connections: Counter[ProcessId] = Counter()
         self._counts = {"deaths": 0, "sweeps": 0, "opened": 0}
 
@@ -126,7 +139,7 @@ class Holders:
         seat = self._seats.get(identity)
         if seat is None:
             return False
-        seat.last_call = self._awake.now()
+        self._called(seat)
         if shim in seat.shims:
             return False
         self._add_shim(seat, shim)
@@ -160,6 +173,7 @@ class Holders:
         seat = Seat(identity, epoch, self.hold(host), last_call=self._awake.now())
         self._seats[identity] = seat
         self._by_process.setdefault(host, set()).add(identity)
+        self._calls.pop(host, None)
         for shim in shims:
             self._add_shim(seat, shim)
         self._settle_seat(seat)
@@ -172,6 +186,7 @@ class Holders:
         seat = self._seats.pop(identity, None)
         if seat is None:
             return
+        self._calls.pop(seat.host.identity, None)
         for watched in (seat.host, *seat.shims.values()):
             users = self._by_process.get(watched.identity)
             if users is not None:
@@ -195,30 +210,51 @@ class Holders:
         seat = self._seats.get(identity)
         if seat is None:
             return None
+        if seat.settled is None:
+            self._settle_seat(seat)
+        settled = cast("Evidence", seat.settled)
+        siblings = len(self._by_process[seat.host.identity]) > 1
+        if seat.loose_since is None and not siblings:
+            return settled
         now = self._awake.now()
-        sibling: float | None = None
-        # A session without a handle is the whole process: only conversations have siblings.
-        for other in self._by_process.get(seat.host.identity, ()):
-            if other != identity:
-                call = now - self._seats[other].last_call
-                sibling = call if sibling is None else min(sibling, call)
-        return Evidence(
-            host=seat.host.verdict.status,
-            host_reason=seat.host.verdict.reason,
-            shims=shims_status(seat),
-            connected=self.connections_of(seat) > 0,
+        return settled._replace(
             loose_s=0.0 if seat.loose_since is None else now - seat.loose_since,
             idle_s=now - seat.last_call,
-            sibling_s=sibling,
+            sibling_s=self._since_sibling(seat, now) if siblings else None,
         )
+
+    def _called(self, seat: Seat) -> None:
+        now = seat.last_call = self._awake.now()
+        calls = self._calls.get(seat.host.identity)
+        if calls is None:
+            return
+        if calls.identity != seat.identity:
+            calls.identity, calls.others_at = seat.identity, calls.at
+        calls.at = now
+
+    def _since_sibling(self, seat: Seat, now: float) -> float | None:
+        """Seconds since another conversation of the same host called. A session alone in its process has none."""
+        host = seat.host.identity
+        calls = self._calls.get(host)
+        if calls is None:
+            # A seat is also found by its shims: only those whose host this is are conversations of it.
+            seats = (self._seats[identity] for identity in self._by_process[host])
+            order = sorted(((s.last_call, s.identity) for s in seats if s.host.identity == host), reverse=True)
+            others = order[1][0] if len(order) > 1 else None
+            calls = self._calls[host] = Calls(order[0][1], order[0][0], others)
+        at = calls.others_at if calls.identity == seat.identity else calls.at
+        return None if at is None else now - at
 
     def _settle(self, process: ProcessId) -> None:
         for identity in self._by_process.get(process, ()):
             self._settle_seat(self._seats[identity])
 
     def _settle_seat(self, seat: Seat) -> None:
-        connected = self.connections_of(seat) > 0
-        if is_loose(seat.host.verdict.status, shims_status(seat), connected=connected):
+        verdict, shims, connected = seat.host.verdict, shims_status(seat), self.connections_of(seat) > 0
+        settled = Evidence(verdict.status, verdict.reason, shims, connected)
+        if settled != seat.settled:
+            seat.settled = settled
+        if is_loose(verdict.status, shims, connected=connected):
             if seat.loose_since is None:
                 seat.loose_since = self._awake.now()
         else:
@@ -257,9 +293,12 @@ class Holders:
             watched.handle = self._processes.open(watched.identity)
             if watched.handle is not None:
                 self._by_handle[watched.handle] = watched
-        watched.verdict = self._processes.probe(watched.identity, watched.handle)
+        verdict = self._processes.probe(watched.identity, watched.handle)
         watched.seen_at = self._awake.now()
-        if watched.verdict.status == "dead":
+        if verdict == watched.verdict:
+            return  # nearly always; a process may have very many conversations
+        watched.verdict = verdict
+        if verdict.status == "dead":
             self._counts["deaths"] += 1
         self._settle(watched.identity)
         self.propose_gone(watched)

@@ -101,7 +101,7 @@ def why(services: Services, name: str, ctx: Context) -> WhyResult:
         connections=0 if seat is None else services.holders.connections_of(seat),
         detached_s=None if seat is None or seat.loose_since is None or evidence is None else round(evidence.loose_s, 1),
         grace_s=services.settings.policy.detach_grace,
-        last_call_age_s=None if evidence is None else round(evidence.idle_s, 1),
+        last_call_age_s=None if seat is None else round(services.awake.now() - seat.last_call, 1),
         options=_options(identity, stand.state, stand.free_in_s),
     )
 
