@@ -164,6 +164,7 @@ def _supervise(where: paths.Places, pipe: int) -> None:
         # Wherever our descriptors lead, somebody waits for their end: keep the pipe alone.
         pipe = _only(pipe)
         os.chdir("/")
+        os.umask(0o077)
         paths.ensure_state_dir(where)
         answer = _start_locked(where)
     except BaseException as bad:  # whatever it was: the starter must hear of it

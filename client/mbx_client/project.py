@@ -144,6 +144,7 @@ def _root_of(common: str) -> str:
 def _read(path: str) -> str | None:
     try:
         with open(path, "rb") as file:
-            return os.fsdecode(file.read(_SMALL))
+            text = os.fsdecode(file.read(_SMALL))
     except OSError:
         return None
+    return None if "\0" in text else text  # no path holds a NUL

@@ -140,6 +140,8 @@ class Bridge:
         if len(line) > MAX_LINE:
             self._fail(call.ticket, INVALID_PARAMS, f"the arguments are longer than {MAX_LINE} bytes")
             return
+        if not self._calls:
+            self._trouble = None  # what was true for earlier calls is found out anew
         pending = _Pending(call.ticket, line, now + WAIT_FOR_DAEMON)
         self._calls[number] = pending
         if self.phase == READY:

@@ -63,7 +63,10 @@ class Output:
         self._buffer += b"\n"
 
     def flush(self) -> None:
-        """Write what the other side takes now. Raises BrokenPipeError when it is gone."""
+        """Write what the other side takes now. Raises BrokenPipeError when it is gone, however that shows."""
         while self._buffer and self._poll.poll(0):
-            written = os.write(self.fd, self._buffer[:_ATOMIC])
+            try:
+                written = os.write(self.fd, self._buffer[:_ATOMIC])
+            except OSError as bad:  # EPIPE; ECONNRESET of a socket; EIO of a terminal that hung up
+                raise BrokenPipeError(bad.errno, bad.strerror) from bad
             del self._buffer[:written]

@@ -103,8 +103,9 @@ def test_home_and_root_are_no_projects(tmp_path: Path) -> None:
 def test_a_broken_pointer_is_a_place_of_its_own(tmp_path: Path) -> None:
     (tmp_path / ".git").write_text("gitdir: /nowhere/at/all\n")
     assert key(tmp_path) == str(tmp_path)
-    (tmp_path / ".git").write_text("nonsense")
-    assert key(tmp_path) == str(tmp_path)
+    for text in ("nonsense", "", "gitdir:", "gitdir: a\0b"):
+        (tmp_path / ".git").write_text(text)
+        assert key(tmp_path) == str(tmp_path)
 
 
 def test_project_file_names_the_project(tmp_path: Path) -> None:

@@ -100,6 +100,16 @@ def test_trouble_is_told_at_the_deadline_or_at_once() -> None:
     assert code(subject) == "VERSION_SKEW"
 
 
+def test_old_trouble_is_not_told_to_new_calls() -> None:
+    subject = bridge()
+    subject.submit(a_call(), 0)
+    subject.unavailable(Trouble("SANDBOXED", "text", "hint", final=True))
+    assert code(subject) == "SANDBOXED"
+    subject.submit(a_call(), 60)
+    subject.tick(60 + WAIT_FOR_DAEMON)
+    assert code(subject) == "DAEMON_DOWN"
+
+
 def test_a_daemon_that_does_not_answer_hello() -> None:
     subject = bridge()
     subject.submit(a_call(), 0)

@@ -295,7 +295,7 @@ messages = st.fixed_dictionaries(
 lines = (messages | st.lists(messages, max_size=4) | json_values).map(lambda v: json.dumps(v).encode()) | st.binary()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(lines, max_size=12))
 def test_nothing_a_client_sends_breaks_it(sent: list[bytes]) -> None:
     eras = Eras(load_tools)
@@ -326,8 +326,8 @@ results = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@given(results)
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(VERSIONS), results)
 def test_encoded_results_become_what_decoded_ones_become(version: str, result: dict[str, Any]) -> None:
     eras = opened(version)
     encoded = json.dumps(result, separators=(",", ":"))
