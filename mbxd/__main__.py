@@ -79,6 +79,7 @@ def _serve(ready: _Ready) -> int:
     from mbxd.runtime.clock import RealClock
     from mbxd.runtime.committer import ThreadCommitter
     from mbxd.runtime.processes import LocalProcesses
+    from mbxd.server.secrets import load_key
     from mbxd.server.systemd import Notifier, listen_socket
     from mbxd.store.errors import LogFailed
     from mbxd.store.lock import Lock
@@ -113,6 +114,7 @@ def _serve(ready: _Ready) -> int:
             passed=passed,
             host_label=socket.gethostname(),
             ready=ready.succeeded,
+            key=load_key(where.file(places.KEY_NAME)),
         )
     )
     code = 0

@@ -63,6 +63,7 @@ class Parts:
     passed: socket.socket | None
     host_label: str
     ready: Callable[[], None]
+    key: bytes
 
 
 def recover(recovery: Recovery) -> State:
@@ -103,6 +104,7 @@ class Daemon:
             settings=Settings(),
             stop=trio.Event(),
             host_label=parts.host_label,
+            key=parts.key,
             extra_status=self._extra_status,
             room=self._room,
             attach=self._attach,

@@ -6,13 +6,15 @@ Owns the schema. A file that does not fit changes nothing: the values before it 
 from __future__ import annotations
 
 import tomllib
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from mbxd.core.liveness import Policy
 
 EXAMPLE = """
+naming = "open"          # "strict" refuses descriptive agent names
+
 [liveness]
 detach_grace_s = 60      # awake seconds before others may claim a detached mailbox
 idle_after_s = 1800      # awake seconds of silence after which a conversation counts as idle
@@ -28,14 +30,22 @@ class Liveness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_after_s: Seconds = 1800.0
 
 
+class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[sweep]`: off unless `older_than_h` is given; then vacant, read, idle identities are retired every hour."""
+
+    older_than_h: Annotated[float, msgspec.Meta(ge=1)] | None = None
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file; every part may be left out."""
 
+    naming: Literal["open", "strict"] = "open"
     liveness: Liveness = Liveness()
+    sweep: Sweep = Sweep()
 
     def policy(self) -> Policy:
         """The times as the core wants them."""
-        return Policy(self.liveness.detach_grace_s, self.liveness.idle_after_s)
+        return Policy(self.liveness.detach_grace_s, self.liveness.idle_after_s, self.naming == "strict")
 
 
 class BadConfig(Exception):

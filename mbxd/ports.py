@@ -6,7 +6,7 @@ does I/O; this module imports the standard library alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -179,12 +179,4 @@ class Watcher(Protocol):
 
     def watch(self, paths: Sequence[str]) -> AsyncIterator[None]:
         """Yields after any change below the directories; coalesced, at most once a second."""
-        ...
-
-
-class CommitSink(Protocol):
-    """Where the engine's batches go: the log, on its own thread."""
-
-    def append(self, records: Iterable[bytes]) -> None:
-        """Write one batch durably or raise; after a failure every later call raises."""
         ...

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from mbx_wire.envelope import ProjectRef
 from mbx_wire.identity import Row, State
 
 
@@ -192,7 +193,11 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class ToolCallParams(msgspec.Struct, frozen=True):
-    """`tool.call`: an MCP `tools/call` whole. The result is a CallToolResult."""
+    """`tool.call`: an MCP `tools/call` whole. The result is a CallToolResult.
+
+    projects: for absolute paths in the arguments, the project that the client found there.
+    """
 
     name: str
     arguments: dict[str, Any] | None = None
+    projects: dict[str, ProjectRef] = {}

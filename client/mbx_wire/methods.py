@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mbx_wire import admin, envelope, identity
+from mbx_wire import admin, agent, envelope, identity
 
 
 class NoParams(msgspec.Struct, frozen=True):
@@ -56,6 +56,11 @@ _ALL = (
     Method("identity.claim", identity.ClaimParams, identity.ClaimResult, "Takes a mailbox.", changes=True),
     Method("identity.register", identity.RegisterParams, identity.ClaimResult, "Makes a mailbox.", changes=True),
     Method("identity.release", identity.ReleaseParams, identity.ReleaseResult, "Lets it go.", changes=True),
+    Method("agent.create", agent.CreateAgentParams, agent.AgentResult, "Makes an agent identity.", changes=True),
+    Method("agent.register", agent.RegisterAgentParams, agent.AgentResult, "Takes or updates one.", changes=True),
+    Method("agent.whois", agent.WhoisParams, agent.WhoisResult, "The profile of an agent."),
+    Method("agent.retire", agent.RetireAgentParams, agent.RetireResult, "Puts one away.", changes=True),
+    Method("project.ensure", agent.EnsureProjectParams, agent.ProjectResult, "Makes a project.", changes=True),
     Method("tool.call", admin.ToolCallParams, AnyResult, "An MCP tools/call whole.", changes=True),
     Method(
         "admin.free",
@@ -68,6 +73,8 @@ _ALL = (
     Method("admin.retire", admin.NameOnlyParams, admin.AdminResult, "Puts away.", changes=True, people=True),
     Method("admin.unretire", admin.NameOnlyParams, admin.AdminResult, "Brings back.", changes=True, people=True),
     Method("admin.rename", admin.RenameParams, admin.AdminResult, "Renames.", changes=True, people=True),
+    Method("admin.token", agent.TokenParams, agent.TokenResult, "Shows a token.", changes=True, people=True),
+    Method("admin.sweep", agent.SweepParams, agent.SweepResult, "Retires the idle.", changes=True, people=True),
     Method("admin.log", admin.LogParams, admin.LogResult, "The registry's history."),
     Method("admin.stats", NoParams, admin.StatsResult, "Counters of the daemon's parts."),
     Method("events.subscribe", admin.SubscribeParams, admin.SubscribeResult, "Streams durable changes."),

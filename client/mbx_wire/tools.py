@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mbx_wire import identity, schema
+from mbx_wire import agent, identity, schema
 
 TOOL_ERROR = {
     "type": "object",
@@ -26,7 +26,10 @@ TOOL_ERROR = {
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """One tool. `results`: the structs a success may be; `read_only` and `idempotent` are MCP annotations."""
+    """One tool. `results`: the structs a success may be; `read_only` and `idempotent` are MCP annotations.
+
+    method: the method with the same params, None when the tool's action chooses it.
+    """
 
     name: str
     title: str
@@ -35,6 +38,7 @@ class Tool(msgspec.Struct, frozen=True):
     results: tuple[type[msgspec.Struct], ...]
     read_only: bool
     idempotent: bool
+    method: str | None = None
 
 
 _IDENTITY = (
@@ -43,7 +47,21 @@ _IDENTITY = (
     "holds the rest. claim without name takes back what this session held; claim with name takes a vacant mailbox. "
     "register makes a new role mailbox, by convention <project>-<role>, and claims it. release lets go: only when "
     "told to end or to hand over. One session holds one identity. A live holder is never displaced: ask your user "
-    "or register another name."
+    "or register another name. Started with a name and token: register_agent."
+)
+_CREATE = (
+    "Make a new agent identity, always a new one: for a worker that you are about to start as its own process. Hand it "
+    "the name and the token; it takes the identity with register_agent. Without name_hint a name like GreenCastle is "
+    "made. A session that holds nothing is bound to it until the worker comes. For yourself set "
+    "return_registration_token to false: no token enters the transcript, and this session is bound all the same. For a "
+    "role mailbox use mbx_identity; to take or update a known name, register_agent."
+)
+_REGISTER = (
+    "Take the agent name (and token) that you were started with, or update its program, model and task. A known name "
+    "is updated, an unknown one is made, without a name one is drawn. Vacant names need no token; a name that a live "
+    "session holds is refused. See bound in the result: whether this session now acts as it. Subagents share their "
+    "parent's session and mailbox. To make identities for workers use create_agent_identity; for a role mailbox, "
+    "mbx_identity."
 )
 
 _ALL = (
@@ -55,6 +73,56 @@ _ALL = (
         results=(identity.ListResult, identity.ClaimResult, identity.ReleaseResult),
         read_only=False,
         idempotent=True,
+    ),
+    Tool(
+        name="create_agent_identity",
+        title="Create an agent identity",
+        description=_CREATE,
+        params=agent.CreateAgentParams,
+        results=(agent.AgentResult,),
+        read_only=False,
+        idempotent=False,
+        method="agent.create",
+    ),
+    Tool(
+        name="register_agent",
+        title="Register an agent",
+        description=_REGISTER,
+        params=agent.RegisterAgentParams,
+        results=(agent.AgentResult,),
+        read_only=False,
+        idempotent=False,
+        method="agent.register",
+    ),
+    Tool(
+        name="ensure_project",
+        title="Ensure a project",
+        description="Make a project, or find it. Not needed before the other tools: an absolute path makes it.",
+        params=agent.EnsureProjectParams,
+        results=(agent.ProjectResult,),
+        read_only=False,
+        idempotent=True,
+        method="project.ensure",
+    ),
+    Tool(
+        name="whois",
+        title="Who is an agent",
+        description="The profile of an agent: program, model, task, state, holder, unread mail, newest commits.",
+        params=agent.WhoisParams,
+        results=(agent.WhoisResult,),
+        read_only=True,
+        idempotent=True,
+        method="agent.whois",
+    ),
+    Tool(
+        name="retire_agent",
+        title="Retire an agent",
+        description="Put away your own identity, or a vacant one. Only a person can bring it back.",
+        params=agent.RetireAgentParams,
+        results=(agent.RetireResult,),
+        read_only=False,
+        idempotent=True,
+        method="agent.retire",
     ),
 )
 

@@ -47,7 +47,7 @@ def show(state: State, params: ShowParams, ctx: Context) -> Decision:
 
 def free(state: State, params: FreeParams, ctx: Context) -> Decision:
     """`admin.free`: vacant at once, epoch + 1; the holder is fenced and told."""
-    _people_only(ctx)
+    people_only(ctx)
     identity = lookup(state, params.name, ctx)
     if not params.reason.strip():
         raise Rejected(
@@ -67,7 +67,7 @@ def free(state: State, params: FreeParams, ctx: Context) -> Decision:
 
 def retire(state: State, params: NameOnlyParams, ctx: Context) -> Decision:
     """`admin.retire`: put a vacant mailbox away until a person brings it back."""
-    _people_only(ctx)
+    people_only(ctx)
     identity = lookup(state, params.name, ctx)
     if identity.retired == "retired":
         return _unchanged(state, identity, ctx, "it is retired already")
@@ -82,7 +82,7 @@ def retire(state: State, params: NameOnlyParams, ctx: Context) -> Decision:
 
 def unretire(state: State, params: NameOnlyParams, ctx: Context) -> Decision:
     """`admin.unretire`: bring a retired or swept mailbox back."""
-    _people_only(ctx)
+    people_only(ctx)
     identity = lookup(state, params.name, ctx)
     if identity.retired is None:
         return _unchanged(state, identity, ctx, "it is not retired")
@@ -92,7 +92,7 @@ def unretire(state: State, params: NameOnlyParams, ctx: Context) -> Decision:
 
 def rename(state: State, params: RenameParams, ctx: Context) -> Decision:
     """`admin.rename`: another name; mail, holder and epoch stay, the old address leads to it as an alias."""
-    _people_only(ctx)
+    people_only(ctx)
     identity = lookup(state, params.name, ctx)
     to = naming.check_address(params.to)
     taken = state.by_address.get(to)
@@ -125,8 +125,10 @@ def end_if_gone(identity: Identity, ctx: Context) -> tuple[list[ev.Event], Ident
     return [gone], evolve.ended(identity, reason, ctx.now, active)
 
 
-def _people_only(ctx: Context) -> None:
-    if ctx.caller.beneath_agent:
+def people_only(ctx: Context) -> None:
+    """Refuse a caller beneath an agent CLI."""
+    # A caller with a host process is a session, whatever program it is: no agent frees itself a name.
+    if ctx.caller.beneath_agent or ctx.caller.host is not None:
         raise Rejected(
             Code.NOT_ALLOWED,
             "This lever is for people: it is refused beneath an agent CLI.",

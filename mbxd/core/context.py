@@ -57,6 +57,8 @@ class Context:
 
     now: Unix seconds. evidence: of an identity's holder, None when nobody is watched for it.
     active: newest acts that are not in the state yet (identity -> Unix seconds). unread: messages not acked.
+    entropy: fresh random bytes. key: the host's secret for tokens. projects: directories that the client looked
+    up for the paths it names.
     """
 
     caller: Caller
@@ -67,3 +69,6 @@ class Context:
     unread: Mapping[int, int] = field(default_factory=dict)
     host_label: str = "localhost"
     container: str | None = None
+    entropy: bytes = bytes(16)
+    key: bytes = bytes(32)
+    projects: Mapping[str, ProjectRef] = field(default_factory=dict)

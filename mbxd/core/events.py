@@ -53,13 +53,17 @@ class IdentityRegistered(msgspec.Struct, frozen=True, array_like=True, gc=False,
 
 
 class Granted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
-    """A session became the holder under a new epoch. shims: processes that spoke for it at the grant."""
+    """A session became the holder under a new epoch. shims: processes that spoke for it at the grant.
+
+    provisional: it made the identity, perhaps for another: whoever brings the right token takes it.
+    """
 
     identity: int
     epoch: int
     session: SessionRef
     shims: tuple[ProcessId, ...]
     at: float
+    provisional: bool = False
 
 
 class ShimAttached(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
@@ -148,6 +152,33 @@ class InstancesForgotten(msgspec.Struct, frozen=True, array_like=True, gc=False,
     instances: tuple[str, ...]
 
 
+class ProfileUpdated(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=14):
+    """The agent profile became this. None leaves a field as it was."""
+
+    identity: int
+    program: str | None
+    model: str | None
+    task_description: str | None
+    attachments_policy: str | None
+    at: float
+
+
+class TokenRotated(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=15):
+    """Tokens of older generations are wrong from now on."""
+
+    identity: int
+    generation: int
+    at: float
+
+
+class Confirmed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=16):
+    """The holder of a provisional grant acted under it: it is the holder like any other."""
+
+    identity: int
+    epoch: int
+    at: float
+
+
 Event: TypeAlias = (
     ProjectCreated
     | IdentityRegistered
@@ -162,6 +193,9 @@ Event: TypeAlias = (
     | Renamed
     | Replied
     | InstancesForgotten
+    | ProfileUpdated
+    | TokenRotated
+    | Confirmed
 )
 
 _encoder = msgspec.msgpack.Encoder()

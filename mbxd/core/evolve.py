@@ -71,7 +71,7 @@ def registered(e: ev.IdentityRegistered) -> Identity:
 
 def granted(identity: Identity, e: ev.Granted) -> Identity:
     """The record after a grant."""
-    hold = Hold(e.session, e.at, e.shims[-SHIMS_KEPT:])
+    hold = Hold(e.session, e.at, e.shims[-SHIMS_KEPT:], e.provisional)
     return replace(identity, epoch=e.epoch, hold=hold, last_active_at=e.at)
 
 
@@ -93,11 +93,21 @@ def _remember(memory: dict[K, int], key: K, identity: int) -> None:
     memory[key] = identity  # at the young end
 
 
+def _let_go(state: State, identity: Identity) -> None:
+    """Note in the memories of its session that it doesn't want the name back by itself."""
+    hold = cast("Hold", identity.hold)
+    if state.by_key.get(hold.key) == identity.id:
+        state.by_key[hold.key] = -identity.id
+    for hint in hold.session.hints:
+        if state.by_hint.get(hint) == identity.id:
+            state.by_hint[hint] = -identity.id
+
+
 def _shim_attached(state: State, e: ev.ShimAttached) -> None:
     identity = state.identities[e.identity]
     if identity.hold is not None and identity.epoch == e.epoch:
         shims = (*identity.hold.shims, e.shim)[-SHIMS_KEPT:]
-        state.put(replace(identity, hold=replace(identity.hold, shims=shims)))
+        state.put(replace(identity, hold=replace(identity.hold, shims=shims), last_active_at=e.at))
 
 
 def ended(identity: Identity, reason: str, at: float, active_at: float, epoch: int | None = None) -> Identity:
@@ -128,6 +138,7 @@ def _lose(state: State, identity: Identity, to: str | None, at: float, how: str)
 def _released(state: State, e: ev.Released) -> None:
     identity = state.identities[e.identity]
     if identity.hold is not None and identity.epoch == e.epoch:
+        _let_go(state, identity)
         _end(state, identity, "released", e.at, e.active_at)
 
 
@@ -145,11 +156,12 @@ def _freed(state: State, e: ev.Freed) -> None:
         state.put(replace(identity, epoch=e.epoch))
         return
     _lose(state, identity, None, e.at, "freed")
+    _let_go(state, identity)
     _end(state, identity, "freed", e.at, e.active_at, e.epoch)
 
 
 def _role_set(state: State, e: ev.RoleSet) -> None:
-    state.put(replace(state.identities[e.identity], role=e.role))
+    state.put(replace(state.identities[e.identity], role=e.role, last_active_at=e.at))
 
 
 def with_retired(identity: Identity, how: str | None) -> Identity:
@@ -177,6 +189,37 @@ def _renamed(state: State, e: ev.Renamed) -> None:
     new = renamed(old, e.name, e.address)
     state.put(new)
     state.index_names(new)
+
+
+def updated(identity: Identity, e: ev.ProfileUpdated) -> Identity:
+    """The record with its new profile."""
+    return replace(
+        identity,
+        program=identity.program if e.program is None else e.program,
+        model=identity.model if e.model is None else e.model,
+        task_description=identity.task_description if e.task_description is None else e.task_description,
+        attachments_policy=identity.attachments_policy if e.attachments_policy is None else e.attachments_policy,
+        last_active_at=e.at,
+    )
+
+
+def _profile_updated(state: State, e: ev.ProfileUpdated) -> None:
+    state.put(updated(state.identities[e.identity], e))
+
+
+def _token_rotated(state: State, e: ev.TokenRotated) -> None:
+    state.put(replace(state.identities[e.identity], generation=e.generation))
+
+
+def confirmed(identity: Identity) -> Identity:
+    """The record with its grant no longer provisional."""
+    return replace(identity, hold=replace(cast("Hold", identity.hold), provisional=False))
+
+
+def _confirmed(state: State, e: ev.Confirmed) -> None:
+    identity = state.identities[e.identity]
+    if identity.hold is not None and identity.epoch == e.epoch:
+        state.put(confirmed(identity))
 
 
 def _replied(state: State, e: ev.Replied) -> None:
@@ -207,4 +250,7 @@ _EVOLVE: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Renamed: _renamed,
     ev.Replied: _replied,
     ev.InstancesForgotten: _instances_forgotten,
+    ev.ProfileUpdated: _profile_updated,
+    ev.TokenRotated: _token_rotated,
+    ev.Confirmed: _confirmed,
 }

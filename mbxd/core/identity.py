@@ -80,7 +80,7 @@ def _in_order(state: State, projects: list[int], ctx: Context) -> Iterator[Ident
     wanted = set(projects)
     with_mail = (state.identities[i] for i, n in ctx.unread.items() if n and i in state.identities)
     yield from sorted(
-        (i for i in with_mail if i.project in wanted and i.hold is None and i.retired is None),
+        (i for i in with_mail if i.project in wanted and view.standing(i, ctx).state == "vacant"),
         key=lambda i: i.address,
     )
     held = sorted((state.identities[i] for p in projects for i in state.held.get(p, ())), key=lambda i: i.address)
@@ -281,7 +281,7 @@ def _name_taken(
     stand = view.standing(taken, ctx)
     claimable = view.blocker(taken, who, ctx) is None
     wanted = naming.conventional(slug, role)
-    suggested = naming.free_variant(wanted if len(wanted) > 1 else name, state.by_address)
+    suggested = naming.free_variant(wanted, state.by_address)
     alias = "" if taken.address == name else f" (now called {taken.address})"
     return Rejected(
         Code.NAME_TAKEN,
@@ -371,7 +371,10 @@ def grant(
     resumed = yours or _resumes(identity, who)
     after = identity
     if not yours:
-        after = _take(after, who, ctx, events)
+        after = take(after, who, ctx, events)
+    elif identity.hold is not None and identity.hold.provisional:
+        events.append(ev.Confirmed(identity.id, identity.epoch, ctx.now))
+        after = evolve.confirmed(after)
     if role is not None and after.role is None:
         events.append(ev.RoleSet(identity.id, role, ctx.now))
         after = replace(after, role=role)
@@ -397,19 +400,31 @@ def grant(
     return Decision(events, result)
 
 
-def _take(identity: Identity, who: Acting, ctx: Context, events: list[ev.Event]) -> Identity:
+def take(
+    identity: Identity,
+    who: Acting,
+    ctx: Context,
+    events: list[ev.Event],
+    *,
+    how: str | None = None,
+    provisional: bool = False,
+) -> Identity:
+    """Make the session the holder: append what happens to `events`, return the record after it.
+
+    An old grant ends first: by proof of death, because its grace is over, or for the reason `how`.
+    """
     if identity.hold is not None:
-        # The old grant ends first: by proof of death, or because its grace is over.
         stand = view.standing(identity, ctx)
         active = ctx.active.get(identity.id, identity.last_active_at)
-        to = None if stand.state == "vacant" else who.session.client
-        gone = ev.HolderEnded(identity.id, identity.epoch, stand.reason, ctx.now, active, to)
-        events.append(gone)
-        identity = evolve.ended(identity, stand.reason, ctx.now, active)
+        gone = stand.state == "vacant"
+        reason = stand.reason if gone or how is None else how
+        to = None if gone else who.session.client
+        events.append(ev.HolderEnded(identity.id, identity.epoch, reason, ctx.now, active, to))
+        identity = evolve.ended(identity, reason, ctx.now, active)
     if identity.retired is not None:
         events.append(ev.Unretired(identity.id, ctx.now))
-        identity = replace(identity, retired=None)
-    granted = ev.Granted(identity.id, identity.epoch + 1, who.session, ctx.caller.shims, ctx.now)
+        identity = evolve.with_retired(identity, None)
+    granted = ev.Granted(identity.id, identity.epoch + 1, who.session, ctx.caller.shims, ctx.now, provisional)
     events.append(granted)
     return evolve.granted(identity, granted)
 

@@ -14,10 +14,11 @@ Status = Literal["alive", "dead", "unknown"]
 
 
 class Policy(NamedTuple):
-    """Configured times, in seconds of awake time."""
+    """What is configured: times in seconds of awake time, and whether agent names must look like names."""
 
     detach_grace: float = 60.0
     idle_after: float = 1800.0
+    strict_names: bool = False
 
 
 class Evidence(NamedTuple):

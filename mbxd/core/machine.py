@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from mbx_wire import admin as wire_admin
+from mbx_wire import agent as wire_agent
 from mbx_wire import identity as wire_identity
 from mbx_wire.errors import Code
-from mbxd.core import admin, identity, internal
+from mbxd.core import admin, agents, identity, internal, projects
 from mbxd.core import events as ev
 from mbxd.core.context import Context
 from mbxd.core.evolve import evolve, replay
@@ -37,6 +38,13 @@ RULES: dict[str, tuple[type[msgspec.Struct], Rule]] = {
     "admin.retire": (wire_admin.NameOnlyParams, admin.retire),
     "admin.unretire": (wire_admin.NameOnlyParams, admin.unretire),
     "admin.rename": (wire_admin.RenameParams, admin.rename),
+    "agent.create": (wire_agent.CreateAgentParams, agents.create),
+    "agent.register": (wire_agent.RegisterAgentParams, agents.register),
+    "agent.whois": (wire_agent.WhoisParams, agents.whois),
+    "agent.retire": (wire_agent.RetireAgentParams, agents.retire),
+    "project.ensure": (wire_agent.EnsureProjectParams, projects.ensure),
+    "admin.token": (wire_agent.TokenParams, agents.token),
+    "admin.sweep": (wire_agent.SweepParams, agents.sweep),
     "internal.holder_died": (internal.HolderDied, internal.holder_died),
     "internal.attach_shim": (internal.AttachShim, internal.attach_shim),
     "internal.forget_instances": (internal.ForgetInstances, internal.forget_instances),

@@ -26,6 +26,11 @@ NEAR_CUTOFF = 0.8
 NEAR_SCANNED = 2_000
 
 
+def is_address(name: str) -> bool:
+    """Whether `check_address` would take it."""
+    return _ADDRESS.fullmatch(name) is not None and name not in RESERVED and _HEX_TAIL.search(name) is None
+
+
 def check_address(name: str) -> str:
     """The name when it may be an address; else NAME_INVALID with the rule and an example."""
     if _ADDRESS.fullmatch(name) is None:
@@ -71,14 +76,19 @@ def check_description(text: str) -> str:
             'For example "Owns the payment service".',
             data={"parameter": "description"},
         )
+    return check_unicode(text, "description")
+
+
+def check_unicode(text: str, parameter: str) -> str:
+    """The text when it can be written as UTF-8: JSON can carry lone surrogates, nothing else can."""
     try:
         text.encode()
     except UnicodeEncodeError:
         raise Rejected(
             Code.PARAMETER_INVALID,
-            "`description` has a lone surrogate: it is not valid Unicode.",
+            f"`{parameter}` has a lone surrogate: it is not valid Unicode.",
             "Send valid Unicode text.",
-            data={"parameter": "description"},
+            data={"parameter": parameter},
         ) from None
     return text
 
@@ -95,7 +105,7 @@ _ESCAPES = {i: f"\\x{i:02x}" for i in (*range(32), 127)}
 def suggest(name: str) -> str:
     """A valid address near what was asked for."""
     slug = _NOT_SLUG.sub("-", name.lower()).strip("-")[:40].strip("-")
-    return slug if len(slug) > 1 and slug not in RESERVED else "shop-backend"
+    return slug if is_address(slug) else "shop-backend"
 
 
 def slug(text: str) -> str:
@@ -117,9 +127,10 @@ def free_variant(wanted: str, taken: Container[str], limit: int = 40) -> str:
 
 
 def conventional(project_slug: str | None, role: str) -> str:
-    """`<project>-<role>`, the conventional name of a role mailbox."""
+    """`<project>-<role>`, the conventional name of a role mailbox; always one that may be an address."""
     word = _NOT_SLUG.sub("-", role).strip("-")
-    return (f"{project_slug}-{word}" if project_slug else word)[:40].strip("-")
+    name = (f"{project_slug}-{word}" if project_slug else word)[:40].strip("-")
+    return name if is_address(name) else f"{name[:32].strip('-')}-mailbox"  # one letter, reserved, a hex tail
 
 
 def near(name: str, others: Iterable[str], project_slug: str | None) -> list[str]:

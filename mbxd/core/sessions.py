@@ -70,12 +70,17 @@ def looking(state: State, caller: Caller) -> tuple[Acting | None, list[str]]:
 
 def held_last(state: State, session: SessionRef) -> Identity | None:
     """What this session or one of its hints held last."""
+    last = _last(state, session)
+    return state.identities[abs(last)] if last else None
+
+
+def _last(state: State, session: SessionRef) -> int:
+    """The id of what it held last, negative when it was let go on purpose, 0 for nothing."""
     for hint in session.hints:
         found = state.by_hint.get(hint)
         if found is not None:
-            return state.identities[found]
-    found = state.by_key.get((session.host, session.handle))
-    return None if found is None else state.identities[found]
+            return found
+    return state.by_key.get((session.host, session.handle), 0)
 
 
 def pending(state: State, caller: Caller, who: Acting, project: int) -> Wish | None:
@@ -83,12 +88,12 @@ def pending(state: State, caller: Caller, who: Acting, project: int) -> Wish | N
 
     Nothing after it let go on purpose or lost what it held: it never grabs a name back.
     """
-    if who.holds is not None or who.key in state.lost:
-        return None
-    last = held_last(state, who.session)
-    let_go = last is not None and last.past is not None and last.past.reason in {"released", "freed"}
-    if let_go and last is not None and last.past is not None and last.past.key == who.key:
+    if who.holds is not None or who.key in state.lost or state.by_key.get(who.key, 0) < 0:
         return None
     if caller.agent:
         return Wish(caller.agent, "wish", state.find(caller.agent, project))
-    return None if last is None or let_go else Wish(last.address, "resume", last)
+    last = _last(state, who.session)
+    if last <= 0:
+        return None
+    identity = state.identities[last]
+    return Wish(identity.address, "resume", identity)

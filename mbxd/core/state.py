@@ -40,6 +40,7 @@ class Hold(msgspec.Struct, frozen=True, array_like=True, gc=False):
     session: SessionRef
     since: float
     shims: tuple[ProcessId, ...]
+    provisional: bool = False
 
     @property
     def key(self) -> SessionKey:
@@ -80,6 +81,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True, gc=False):
     model: str | None = None
     task_description: str | None = None
     attachments_policy: str | None = None
+    generation: int = 0
 
 
 class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -173,7 +175,8 @@ class State:
         self.held: dict[int, set[int]] = {}  # project -> identities
         self.by_session: dict[SessionKey, int] = {}
         self.by_host: dict[ProcessId, set[int]] = {}
-        # Memories with a bound; the oldest go first.
+        # Memories with a bound; the oldest go first. What a hint or a session held last: the identity, or its
+        # negative when it was let go on purpose (released, freed), so that nobody takes it back by itself.
         self.by_hint: dict[str, int] = {}
         self.by_key: dict[SessionKey, int] = {}
         self.lost: dict[SessionKey, Loss] = {}
@@ -212,7 +215,8 @@ class State:
 
     def drop_names(self, identity: Identity) -> None:
         """Take the agent name and the roster line out; addresses stay, they become aliases."""
-        self.by_agent_name.pop((identity.project, identity.name.lower()), None)
+        if identity.name != identity.address:
+            self.by_agent_name.pop((identity.project, identity.name.lower()), None)
         self.rosters[identity.project].discard(identity.address)
 
     def roster(self, project: int) -> list[str]:

@@ -5,6 +5,7 @@ Owns `blocker`, which `claim` runs and `claimable` shows, so the two can't disag
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mbx_wire.errors import Code
@@ -31,7 +32,7 @@ def blocker(identity: Identity, who: Acting | None, ctx: Context, *, role: bool 
     if who is not None and who.holds is not None and who.holds.id == identity.id:
         return None
     if identity.retired == "retired":
-        return _retired(identity)
+        return retired(identity)
     stand = standing(identity, ctx)
     if identity.hold is not None and stand.free_in_s != 0.0:
         return in_use(identity, identity.hold, stand)
@@ -44,7 +45,7 @@ def blocker(identity: Identity, who: Acting | None, ctx: Context, *, role: bool 
 
 def in_use(identity: Identity, hold: Hold, stand: Standing) -> Rejected:
     """IDENTITY_IN_USE: who, since when, and what to do."""
-    wait = stand.free_in_s
+    wait = _wait(stand)
     since = iso(hold.since)
     message = (
         f"{identity.address} is held by {hold.session.client} (pid {hold.session.host.pid}) since {since}; "
@@ -83,12 +84,18 @@ def role_required(name: str) -> Rejected:
     )
 
 
-def _retired(identity: Identity) -> Rejected:
+def retired(identity: Identity) -> Rejected:
+    """RETIRED: put away on purpose."""
     return Rejected(
         Code.RETIRED,
         f"{identity.address} was retired on purpose.",
         f"A person can bring it back with: mbxctl unretire {identity.address}. Or register another name.",
     )
+
+
+def _wait(stand: Standing) -> float | None:
+    """Seconds until time alone lets others claim, in tenths and never too few; None for never."""
+    return None if stand.free_in_s is None else math.ceil(stand.free_in_s * 10) / 10
 
 
 def holder_data(hold: Hold) -> dict[str, Any]:
@@ -120,7 +127,7 @@ def row(state: State, identity: Identity, who: Acting | None, ctx: Context, stan
         reason="yours" if yours and stand.state == "live" else stand.reason,
         claimable=refusal is None,
         claim_error=None if refusal is None else str(refusal.code),
-        claimable_in_s=None if stand.free_in_s is None else round(stand.free_in_s, 1),
+        claimable_in_s=_wait(stand) if refusal is not None and refusal.code == Code.IDENTITY_IN_USE else None,
         unread=ctx.unread.get(identity.id, 0),
         holder=None
         if shown is None

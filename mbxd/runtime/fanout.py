@@ -116,5 +116,11 @@ def words(event: ev.Event) -> tuple[str, int, str | None, str | None] | None:
             return ("unretired", event.identity, None, None)
         case ev.Renamed():
             return ("renamed", event.identity, None, event.name)
+        case ev.ProfileUpdated():
+            return ("updated", event.identity, None, event.model)
+        case ev.TokenRotated():
+            return ("token-rotated", event.identity, "owner", None)
+        case ev.Confirmed():
+            return ("confirmed", event.identity, None, None)
         case ev.ProjectCreated() | ev.ShimAttached() | ev.Replied() | ev.InstancesForgotten():
             return None

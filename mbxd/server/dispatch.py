@@ -8,6 +8,7 @@ logged with its traceback, answered as an internal error, and the daemon goes on
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import trio
 
 from mbx_wire import admin as wire_admin
 from mbx_wire import identity as wire_identity
-from mbx_wire.envelope import Request
+from mbx_wire.envelope import ProjectRef, Request
 from mbx_wire.errors import Code, RpcError
 from mbx_wire.methods import METHODS, Method, Pong
 from mbxd.core import naming
@@ -27,7 +28,7 @@ from mbxd.core.rejected import Rejected
 from mbxd.core.sessions import acting
 from mbxd.core.state import Identity
 from mbxd.runtime.engine import NoRoom
-from mbxd.server import explain, tools, wire
+from mbxd.server import explain, secrets, tools, wire
 from mbxd.server.callers import Introduced
 from mbxd.server.limits import ROOM_WAIT_S
 from mbxd.server.listing import Rows
@@ -61,8 +62,10 @@ Answer = Now | Later
 
 _DECODERS = {name: ParamsDecoder(method.params) for name, method in METHODS.items()}
 _encode = msgspec.json.Encoder().encode
-_SPOKEN = frozenset({"identity.claim", "identity.register", "identity.release"})
+_SPOKEN = frozenset(method.name for method in METHODS.values() if method.changes and not method.people)
 """Methods by which a session acts: a new shim of it is then logged. Looking changes nothing durable."""
+_DRAWS = frozenset({"tool.call", "agent.create", "agent.register"})
+"""Methods that may make a name, for which they need entropy."""
 
 
 class Dispatcher:
@@ -95,7 +98,8 @@ class Dispatcher:
             raise _NotIntroduced
         shims = self._services.shims_of.get(who.host, {}) if who.command_line and who.host is not None else {}
         caller = who.caller(request.meta, shims)
-        ctx = self._context(caller, who.container)
+        projects = params.projects if isinstance(params, wire_admin.ToolCallParams) else {}
+        ctx = self._context(caller, who, projects, draws=method.name in _DRAWS)
         if method.name == "tool.call":
             return self._tool(params, ctx, who)
         return self._run(method, params, ctx, who)
@@ -134,7 +138,7 @@ class Dispatcher:
         self._check_lives(who)
         outcome = services.engine.stage(method.name, params, ctx)
         self._spoke(method.name, ctx, who)
-        return Now(outcome.result, outcome.seq)
+        return Now(secrets.add(outcome.result, params, services), outcome.seq)
 
     def _check_lives(self, who: Introduced) -> None:
         """Refuse a change over a connection that outlived its process: a child that inherited it is another's voice."""
@@ -167,12 +171,12 @@ class Dispatcher:
         except Rejected as refusal:
             return Now(tools.refusal(refusal), self._undurable())
         if isinstance(answer, Later):
-            return Later(partial(_as_tool_later, answer))
-        return _as_tool(answer)
+            return Later(partial(_as_tool_later, answer, toon=call.toon))
+        return _as_tool(answer, toon=call.toon)
 
     # -- pieces ----------------------------------------------------------------------------------------------
 
-    def _context(self, caller: Caller, container: str | None) -> Context:
+    def _context(self, caller: Caller, who: Introduced, projects: dict[str, ProjectRef], *, draws: bool) -> Context:
         services = self._services
         return Context(
             caller,
@@ -182,7 +186,10 @@ class Dispatcher:
             services.engine.active,
             {},
             services.host_label,
-            container,
+            who.container,
+            os.urandom(16) if draws else b"",
+            services.key,
+            projects,
         )
 
     def _spoke(self, method: str, ctx: Context, who: Introduced) -> None:
@@ -250,10 +257,10 @@ def failed(request: Request, error: Exception) -> bytes:
             return wire.failure(number, RpcError.INTERNAL, "Internal error; the daemon's log has the details.")
 
 
-def _as_tool(answer: Now) -> Now:
+def _as_tool(answer: Now, *, toon: bool) -> Now:
     raw = answer.result if isinstance(answer.result, msgspec.Raw) else _encode(answer.result)
-    return Now(tools.result(bytes(raw)), answer.seq)
+    return Now(tools.result(bytes(raw), toon=toon), answer.seq)
 
 
-async def _as_tool_later(answer: Later) -> Now:
-    return _as_tool(await answer.wait())
+async def _as_tool_later(answer: Later, *, toon: bool) -> Now:
+    return _as_tool(await answer.wait(), toon=toon)

@@ -28,6 +28,8 @@ class ParamsDecoder:
         self._decode = msgspec.json.Decoder(kind).decode
         self._optional = [f.name for f in fields(kind) if f.default is None]
         self._required = {f.encode_name for f in fields(kind) if f.required}
+        # false means something where the default is true.
+        self._defaults_true = {f.encode_name for f in fields(kind) if f.default is True}
         self._names = [f.encode_name for f in fields(kind)]
         self._about = _descriptions(kind)
 
@@ -45,11 +47,16 @@ class ParamsDecoder:
 
     def convert(self, value: dict[str, Any]) -> msgspec.Struct:
         """The same from a decoded object."""
-        kept = {k: v for k, v in value.items() if k in self._required or not _is_absent(v)}
+        kept = {k: v for k, v in value.items() if not self._drops(k, v)}
         try:
             return self._absent(msgspec.convert(kept, self._kind))
         except (msgspec.ValidationError, RecursionError) as error:
             raise self._refusal(str(error)) from None
+
+    def _drops(self, name: str, value: Any) -> bool:
+        if name in self._required or (value is False and name in self._defaults_true):
+            return False
+        return value is None or value is False or value == ""
 
     def _absent(self, params: msgspec.Struct) -> msgspec.Struct:
         empty = {name: None for name in self._optional if (v := getattr(params, name)) == "" or v is False}
@@ -90,10 +97,6 @@ class ParamsDecoder:
         if not self._names:
             return "It takes no parameters."
         return f"The parameters are: {', '.join(self._names)}."
-
-
-def _is_absent(value: Any) -> bool:
-    return value is None or value is False or value == ""
 
 
 def _kind_of(value: Any) -> str:

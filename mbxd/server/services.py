@@ -30,9 +30,10 @@ class Services:
     """The daemon as its sessions see it.
 
     shims_of: connected shims by host process, for command lines that act for a session.
-    extra_status: facts for `status` that only the composition root knows. room: waits until the log may take
-    changes again, at most to a deadline of trio's clock, or raises Rejected (DISK_FULL). attach: logs another
-    shim of a holder (identity, epoch, shim).
+    key: the host's secret for tokens; it is shown nowhere.
+    extra_status: facts for `status` that only the composition root knows.
+    room: waits until the log can take changes again, or raises Rejected (DISK_FULL).
+    attach: logs another shim of a holder (identity, epoch, shim).
     """
 
     engine: Engine
@@ -48,6 +49,7 @@ class Services:
     settings: Settings
     stop: trio.Event
     host_label: str
+    key: bytes
     extra_status: Callable[[], dict[str, object]]
     room: Callable[[float], Awaitable[None]]
     attach: Callable[[int, int, ProcessId], None]

@@ -6,6 +6,7 @@ adapts it to others).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,10 +24,11 @@ class UnknownTool(Exception):
 
 
 class Call(NamedTuple):
-    """The method behind a tool call, with its params."""
+    """The method behind a tool call, with its params; toon: the text block is to be written in TOON."""
 
     method: str
     params: msgspec.Struct
+    toon: bool = False
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -44,6 +46,13 @@ class CallToolResult(msgspec.Struct, frozen=True):
     isError: bool  # noqa: N815 - the protocol's spelling
 
 
+try:  # the optional extra; imported at the start so that an upgrade under a running daemon changes nothing
+    from toon_format import encode as _toon_encode
+except ImportError:
+    _toon: Callable[[Any], str] | None = None
+else:
+    _toon = _toon_encode
+
 _DECODERS = {name: ParamsDecoder(tool.params) for name, tool in TOOLS.items()}
 _encode = msgspec.json.Encoder().encode
 
@@ -56,7 +65,18 @@ def call(name: str, arguments: dict[str, Any] | None) -> Call:
     params = decoder.convert(arguments or {})
     if isinstance(params, wire.IdentityToolParams):
         return _identity(params)
-    raise UnknownTool(name)
+    method = TOOLS[name].method
+    if method is None:
+        raise UnknownTool(name)
+    toon = getattr(params, "format", None) == "toon"
+    if toon and _toon is None:
+        raise Rejected(
+            Code.PARAMETER_INVALID,
+            "`format` is toon, but the daemon was installed without it.",
+            'Use format "json"; or install mbxd[toon] and restart the daemon.',
+            data={"parameter": "format"},
+        )
+    return Call(method, params, toon)
 
 
 def _identity(params: wire.IdentityToolParams) -> Call:
@@ -77,9 +97,10 @@ def _identity(params: wire.IdentityToolParams) -> Call:
     return Call(method.name, method.params(**given))
 
 
-def result(structured: bytes) -> CallToolResult:
-    """A success from its encoded result."""
-    return CallToolResult([Text(structured.decode())], msgspec.Raw(structured), isError=False)
+def result(structured: bytes, *, toon: bool = False) -> CallToolResult:
+    """A success from its encoded result. The object is the same whatever the text is written in."""
+    text = _toon(msgspec.json.decode(structured)) if toon and _toon is not None else structured.decode()
+    return CallToolResult([Text(text)], msgspec.Raw(structured), isError=False)
 
 
 def refusal(rejected: Rejected) -> CallToolResult:

@@ -195,9 +195,7 @@ def scan(data: bytes, salt: int, first: int, stop: int | None = None, *, upto: i
     return Scan(records, batch - 1, last_batch, good, broken, why)
 
 
-def _diagnose(
-    data: memoryview, salt: int, start: int, batch: int, last_seq: int
-) -> tuple[tuple[int, str] | None, str]:
+def _diagnose(data: memoryview, salt: int, start: int, batch: int, last_seq: int) -> tuple[tuple[int, str] | None, str]:
     """Why the batch at `start` does not read: (broken, why) of `Scan`. Checks every frame by itself."""
     at, count = start, 0
     while at + FRAME_OVERHEAD <= len(data):

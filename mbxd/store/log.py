@@ -112,9 +112,7 @@ class Log:
         Raises Damaged or NewerFormat with the directory untouched, OSError when the disk fails.
         """
         if not MIN_SEGMENT <= segment_size <= MAX_SEGMENT:
-            raise ValueError(
-                f"segment_size is {segment_size}; it must be {MIN_SEGMENT} to {MAX_SEGMENT} bytes"
-            )
+            raise ValueError(f"segment_size is {segment_size}; it must be {MIN_SEGMENT} to {MAX_SEGMENT} bytes")
         vfs.make_dir(directory)
         vfs.sync_dir(directory.rpartition("/")[0] or "/")
         found = survey(vfs, directory)
@@ -152,9 +150,7 @@ class Log:
             else:
                 self._extend(current, records, last)
         except BaseException as error:
-            self._failed = (
-                f"the registry log failed: {str(error) or type(error).__name__}; restart the daemon"
-            )
+            self._failed = f"the registry log failed: {str(error) or type(error).__name__}; restart the daemon"
             if isinstance(error, OSError):
                 raise LogFailed(self._failed) from error
             raise

@@ -177,9 +177,7 @@ def _read_newest(vfs: Vfs, directory: str, found: Found) -> None:
         raise Damaged(path, result.broken[0], last + 1, result.broken[1])
     later = find_later(data, result.end, salt, result.batches + 1) if any_byte(data[result.end :]) else None
     if later is not None:
-        raise Damaged(
-            path, result.end, last + 1, f"{result.why}, and a later batch follows at offset {later}"
-        )
+        raise Damaged(path, result.end, last + 1, f"{result.why}, and a later batch follows at offset {later}")
     if not result.batches:
         raise Damaged(path, result.end, segment.first, f"{result.why} within its first batch")
     found.newest = result

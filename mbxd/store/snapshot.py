@@ -40,9 +40,7 @@ def write_snapshot(vfs: Vfs, directory: str, seq: int, salt: int, chunks: Iterab
         count = total = 0
         for chunk in chunks:
             if len(chunk) > MAX_CHUNK:
-                raise ValueError(
-                    f"a snapshot chunk has {len(chunk)} bytes; cut chunks at {MAX_CHUNK} at most"
-                )
+                raise ValueError(f"a snapshot chunk has {len(chunk)} bytes; cut chunks at {MAX_CHUNK} at most")
             count, total = count + 1, total + len(chunk)
             buffer += encode_frame(salt, count, CHUNK, chunk)
             if len(buffer) >= _PIECE:
