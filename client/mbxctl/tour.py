@@ -19,11 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from mbx_wire import places
 from mbxctl import link
 from mbxctl.failure import Failure
 from mbxctl.listing import HEADER, cells
 from mbxctl.render import Output, columns
-from mbxctl.touring import WAIT_S, Agent, Handle, failed
+from mbxctl.touring import WAIT_S, Agent, Handle, failed, wait_for_starter
 
 _BACKEND = "shop-backend"
 _FRONTEND = "shop-frontend"
@@ -58,6 +59,7 @@ class Stage:
     """The temporary place and all that was started in it."""
 
     def __init__(self, root: Path) -> None:
+        self.root = root
         self.project = root / "shop"
         self.project.mkdir()
         # Whatever lies above the temporary directory, this is a project of its own.
@@ -80,11 +82,7 @@ class Stage:
     def clear(self) -> list[str]:
         """End everything; what could not be ended, in words."""
         left = [f"{agent.label}'s shim" for agent in self.agents if not agent.end()]
-        with contextlib.suppress(Failure):
-            # A daemon that a shim started a moment ago is known to the lock, not yet to us.
-            self.watch_daemon(int(_mbxctl("status")["pid"]))
-        with contextlib.suppress(Failure):
-            _mbxctl("stop")
+        self._stop_daemons()
         for handle in self.daemons:
             if not handle.wait_gone(2.0):
                 handle.kill()
@@ -92,6 +90,17 @@ class Stage:
                     left.append(f"daemon {handle.pid}")
             handle.close()
         return left
+
+    def _stop_daemons(self) -> None:
+        # A shim that was interrupted may have begun a start: its daemon is only there when start.lock is free again.
+        deadline = time.monotonic() + 2 * WAIT_S
+        while time.monotonic() < deadline:
+            try:
+                self.watch_daemon(int(_mbxctl("status")["pid"]))
+                _mbxctl("stop")
+            except Failure:
+                if not wait_for_starter(self.root / "state" / places.START_LOCK_NAME):
+                    return
 
 
 def run_tour(out: Output) -> int:

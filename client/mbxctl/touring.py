@@ -8,6 +8,7 @@ shim beneath it, spoken to over MCP's stdio.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -187,6 +188,26 @@ class Agent:
     def _last_words(self) -> str:
         lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()
         return f": {lines[-1]}" if lines else ""
+
+
+def wait_for_starter(lock: Path) -> bool:
+    """Whether a start was under way, which has ended now or has been waited for WAIT_S."""
+    try:
+        file = lock.open("rb")
+    except FileNotFoundError:
+        return False
+    with file:
+        deadline = time.monotonic() + WAIT_S
+        busy = False
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                busy = True
+                time.sleep(0.02)
+            else:
+                break
+        return busy
 
 
 def shim_command() -> list[str]:
