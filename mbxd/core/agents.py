@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 
+from msgspec.structs import replace
+
 from mbx_wire import agent as wire
 from mbx_wire.errors import Code
 from mbx_wire.identity import Holder
@@ -52,7 +54,7 @@ def register(state: State, params: wire.RegisterAgentParams, ctx: Context) -> De
     if known is None:
         name = agentnames.check_name(params.name, params.program, params.model, strict=ctx.policy.strict_names)
         return _make(state, name, project, profile, who, ctx, provisional=False, ignored=params.registration_token)
-    return _update(state, state.identities[known], params, profile, who, ctx)
+    return _update(state.identities[known], params, profile, who, ctx)
 
 
 def _make(
@@ -89,11 +91,14 @@ def _make(
         warnings.append(
             f"This session already holds {who.holds.address}: {name} is vacant, for a worker of its own process."
         )
-    return Decision(events, _result(identity, ctx, bound=bound, warnings=warnings, slug=project.slug))
+    result = _result(identity, ctx, bound=bound, warnings=warnings)
+    call = {"project_key": project.slug, "program": made.program, "model": made.model, "name": name}
+    handed = provisional or not bound  # made for somebody else, or to be taken later
+    following = f"register_agent {json.dumps(call, separators=(',', ':'))}" if handed else None
+    return Decision(events, replace(result, next=following))
 
 
 def _update(
-    state: State,
     identity: Identity,
     params: wire.RegisterAgentParams,
     profile: ev.ProfileUpdated,
@@ -130,7 +135,7 @@ def _update(
     )
     events.append(change)
     after = evolve.updated(after, change)
-    return Decision(events, _result(after, ctx, bound=bound, warnings=warnings, slug=state.slug(identity.project)))
+    return Decision(events, _result(after, ctx, bound=bound, warnings=warnings))
 
 
 def _check_free(identity: Identity, ctx: Context, *, token: bool) -> None:
@@ -204,10 +209,7 @@ def check_text(parameter: str, value: str, longest: int, forbidden: re.Pattern[s
         )
 
 
-def _result(
-    identity: Identity, ctx: Context, *, bound: bool, warnings: list[str], slug: str | None
-) -> wire.AgentResult:
-    call = {"project_key": slug, "program": identity.program, "model": identity.model, "name": identity.name}
+def _result(identity: Identity, ctx: Context, *, bound: bool, warnings: list[str]) -> wire.AgentResult:
     return wire.AgentResult(
         id=identity.id,
         name=identity.name,
@@ -222,7 +224,7 @@ def _result(
         epoch=identity.epoch,
         unread=ctx.unread.get(identity.id, 0),
         warnings=warnings,
-        next=f"register_agent {json.dumps(call, separators=(',', ':'))}",
+        next=None,
     )
 
 
