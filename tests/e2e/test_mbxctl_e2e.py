@@ -355,3 +355,20 @@ def test_an_interrupted_tour_leaves_nothing(place: Place, number: signal.Signals
     assert process.returncode == 130
     assert "interrupted" in errors
     assert mine(f"HOME={place.home}") == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc")
+def test_a_tour_that_fails_says_where_and_leaves_nothing(place: Place) -> None:
+    broken = place.root / "broken" / "mbx_mcp"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("")
+    (broken / "main.py").write_text("raise SystemExit('no shim today')")
+    path = f"{broken.parent}:{place.env['PYTHONPATH']}"
+    result = place.run("tour", "--json", PYTHONPATH=path)
+    assert result.code == 1
+    document = result.document
+    assert document["ok"] is False
+    assert [step["step"] for step in document["steps"]] == ["start"]
+    assert document["error"]["code"] == "TOUR_FAILED"
+    assert "agent-1: its shim ended without an answer: no shim today" in document["error"]["message"]
+    assert mine(f"HOME={place.home}") == []

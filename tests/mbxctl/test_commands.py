@@ -359,3 +359,13 @@ def test_watch_says_when_it_was_cut_off(place: Place, serve: Serve) -> None:
     result = place.run("watch")
     assert result.code == 1
     assert "too slow" in result.err
+
+
+def test_version_skew_names_the_command_and_status_still_answers(place: Place, serve: Serve) -> None:
+    skew = refusal("VERSION_SKEW", "the daemon speaks protocol 7, this mbxctl 1", "Run: mbxctl restart")
+    serve(hello=skew, status={"version": "9.0.0", "pid": 4711})
+    result = place.run("list")
+    assert result.code == 69
+    assert "hint: Run: mbxctl restart" in result.err
+    status = place.run("status", "--json")
+    assert (status.code, status.document["pid"], status.document["restart"]["needed"]) == (0, 4711, True)

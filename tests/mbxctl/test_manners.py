@@ -106,6 +106,25 @@ def test_a_terminal_gets_a_table_with_colours(place: Place, serve: Serve) -> Non
     assert r"x\x1b]0;t\x07[bold]y" in shown
 
 
+def test_doctor_and_log_are_tables_on_a_terminal(place: Place, serve: Serve) -> None:
+    assert "CHECK" in on_terminal(place, "doctor")[1]
+    entry = {
+        "seq": 9,
+        "at": "t",
+        "what": "lost",
+        "name": "a-b",
+        "epoch": 2,
+        "who": "x\x1b[2J",
+        "pid": 1,
+        "reason": None,
+    }
+    serve(admin__log={"entries": [entry], "truncated": False})
+    code, shown = on_terminal(place, "log")
+    assert code == 0
+    assert "WHAT" in shown
+    assert "\x1b[2J" not in shown
+
+
 def test_no_color(place: Place, serve: Serve) -> None:
     serve(identity__list=listing(row()))
     code, shown = on_terminal(place, "list", NO_COLOR="1")
