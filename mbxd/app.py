@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import trio
 
 from mbx_wire import places
+from mbx_wire.agent import SweepParams
 from mbx_wire.envelope import LockInfo, ServerInfo
 from mbx_wire.errors import Code
 from mbxd import __version__, config, ground, logs
@@ -130,6 +131,7 @@ class Daemon:
                 engine_nursery.start_soon(loop)
             engine_nursery.start_soon(upkeep.tick, services.awake)
             engine_nursery.start_soon(upkeep.forget, services.engine, services.instances, parts.clock)
+            engine_nursery.start_soon(self._sweep_names)
             engine_nursery.start_soon(self._edits.poll_for_ever)
             engine_nursery.start_soon(self._edits.watch_for_ever)
             await self._serve()
@@ -211,6 +213,14 @@ class Daemon:
             self._parts.notifier.send("WATCHDOG=1")
             await trio.sleep(every / 3)
 
+    async def _sweep_names(self) -> None:
+        """Retire what nobody used for long, when the configuration says so."""
+        while True:
+            await trio.sleep(upkeep.SWEEP_NAMES_EVERY_S)
+            older = self.services.settings.sweep_older_than_s
+            if older is not None:
+                self._inner("admin.sweep", SweepParams(older_than_s=older))
+
     # -- what the parts need of each other -------------------------------------------------------------------
 
     def _propose_death(self, identity: int, epoch: int, reason: str) -> None:
@@ -251,6 +261,8 @@ class Daemon:
             return
         settings.error = None
         settings.policy = loaded.policy()
+        hours = loaded.sweep.older_than_h
+        settings.sweep_older_than_s = None if hours is None else hours * 3600
         self._degraded.pop("config", None)
         if not first:
             log.info("configuration reloaded")

@@ -28,6 +28,7 @@ RETRY_S = 2.0
 SNAPSHOT_AFTER = 16 * 1024 * 1024
 """Bytes of log after which a snapshot pays: replaying them takes a good part of a second."""
 FORGET_EVERY_S = 60.0
+SWEEP_NAMES_EVERY_S = 3600.0
 
 
 class Spares:

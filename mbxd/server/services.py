@@ -22,6 +22,7 @@ class Settings:
     """What the configuration says now; replaced as a whole when the file changes."""
 
     policy: Policy = field(default_factory=Policy)
+    sweep_older_than_s: float | None = None
     error: str | None = None
 
 
