@@ -120,7 +120,7 @@ def free_variant(wanted: str, taken: Container[str], limit: int = 40) -> str:
     number = 2
     while True:
         tail = f"-{number}"
-        candidate = wanted[: limit - len(tail)] + tail
+        candidate = wanted[: limit - len(tail)].rstrip("-") + tail
         if candidate not in taken:
             return candidate
         number += 1
