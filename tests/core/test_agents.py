@@ -151,7 +151,7 @@ def test_strict_naming_refuses_descriptions(world: AgentWorld) -> None:
 
 def test_names_are_unique_in_a_project_without_case_and_addresses_on_the_host(world: AgentWorld) -> None:
     assert world.register(BOSS, "Api.Tests")["address"] == "api-tests"
-    again = world.register(PERSON, "API.TESTS", model="other")
+    again = world.register(BOSS, "API.TESTS", model="other")
     assert (again["id"], again["name"], again["model"]) == (1, "Api.Tests", "other")
     elsewhere = world.register(PERSON, "Api.Tests", project_key="/repos/blog")
     assert (elsewhere["id"], elsewhere["name"], elsewhere["address"]) == (2, "Api.Tests", "blog-api-tests")
@@ -192,7 +192,12 @@ def test_a_wrong_token_changes_nothing_whatever_the_state(world: AgentWorld) -> 
     world.create(hint="BlueLake")
     before = dump(world.state)
     for name in ("GreenCastle", "BlueLake"):
-        for token in ("", "nonsense", "mbx_" + "A" * 43, world.token("greencastle" if name == "BlueLake" else "bluelake")):
+        for token in (
+            "",
+            "nonsense",
+            "mbx_" + "A" * 43,
+            world.token("greencastle" if name == "BlueLake" else "bluelake"),
+        ):
             if token:
                 assert world.register(WORKER, name, token) == Refusal("TOKEN_MISMATCH")
     assert dump(world.state) == before
@@ -206,7 +211,9 @@ def test_rotating_makes_the_old_token_wrong(world: AgentWorld) -> None:
     assert world.run("admin.token", TokenParams("greencastle", rotate=True), PERSON)["generation"] == 1
     assert world.register(WORKER, "GreenCastle", old) == Refusal("TOKEN_MISMATCH")
     assert world.register(WORKER, "GreenCastle", world.token("greencastle"))["bound"] is True
-    assert world.run("admin.token", TokenParams("greencastle"), replace(PERSON, beneath_agent=True)) == Refusal("NOT_ALLOWED")
+    assert world.run("admin.token", TokenParams("greencastle"), replace(PERSON, beneath_agent=True)) == Refusal(
+        "NOT_ALLOWED"
+    )
 
 
 # -- bindings ------------------------------------------------------------------------------------------------
