@@ -61,6 +61,14 @@ class AgentWorld(World):
         params = {"project_key": SHOP, "program": "codex", "model": "five", **more}
         return self.run("agent.register", RegisterAgentParams(name=name, registration_token=token, **params), caller)
 
+    def provisional(self, identity: int) -> bool:
+        hold = self.state.identities[identity].hold
+        assert hold is not None
+        return hold.provisional
+
+    def retired(self, identity: int) -> str | None:
+        return self.state.identities[identity].retired
+
     def token(self, name: str) -> str:
         found = self.state.identities[self.state.by_address[name.lower()]]
         return tokens.mint(KEY, found.id, found.generation)
@@ -133,7 +141,7 @@ def test_a_hint_is_honoured_or_refused_never_replaced(world: AgentWorld) -> None
     ],
 )
 def test_each_kind_of_wrong_name_has_its_own_words(name: str, words: str) -> None:
-    with pytest.raises(Rejected, match="Accepted|.") as refusal:
+    with pytest.raises(Rejected, match=r".") as refusal:
         agentnames.check_name(name, "zed", "five", strict=False)
     assert refusal.value.code == "NAME_INVALID"
     assert words in refusal.value.message
@@ -236,10 +244,9 @@ def test_a_binding_is_provisional_only_until_its_session_acts(world: AgentWorld)
     world.create(hint="GreenCastle")
     token = world.token("greencastle")
     world.run("identity.list", ListParams(), BOSS)  # looking is no act
-    assert world.state.identities[1].hold is not None
-    assert world.state.identities[1].hold.provisional
+    assert world.provisional(1)
     assert world.run("identity.claim", ClaimParams(None), BOSS)["epoch"] == 1
-    assert not world.state.identities[1].hold.provisional
+    assert not world.provisional(1)
     assert world.register(WORKER, "GreenCastle", token) == Refusal("IDENTITY_IN_USE")
 
 
@@ -247,9 +254,7 @@ def test_updating_ones_own_profile_confirms_the_binding_without_a_token(world: A
     made = world.create(hint="GreenCastle")
     again = world.register(BOSS, "greencastle", model="new", task_description="ship it")
     assert (again["id"], again["epoch"], again["model"], again["bound"]) == (made["id"], 1, "new", True)
-    hold = world.state.identities[1].hold
-    assert hold is not None
-    assert not hold.provisional
+    assert not world.provisional(1)
 
 
 def test_a_subagent_that_shares_the_session_is_told_so(world: AgentWorld) -> None:
@@ -362,9 +367,9 @@ def test_a_sweep_takes_only_the_vacant_and_idle_and_a_claim_revives(world: Agent
     world.register(PERSON, "young-1")
     dry = world.run("admin.sweep", SweepParams(3600, dry_run=True), PERSON)
     assert dry["swept"] == ["old-1"]
-    assert world.state.identities[2].retired is None
+    assert world.retired(2) is None
     assert world.run("admin.sweep", SweepParams(3600, "shop"), PERSON)["swept"] == ["old-1"]
-    assert world.state.identities[2].retired == "swept"
+    assert world.retired(2) == "swept"
     assert world.run("admin.sweep", SweepParams(1), PERSON) == Refusal("PARAMETER_INVALID")
     assert world.register(WORKER, "old-1")["bound"] is True
-    assert world.state.identities[2].retired is None
+    assert world.retired(2) is None
