@@ -23,6 +23,7 @@ from mbx_wire import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import NoReturn
 
 RETRY_AFTER = 10.0
@@ -270,7 +271,7 @@ def daemon_command() -> list[str]:
     return [sys.executable, "-P", "-m", "mbxd"]
 
 
-def daemon_environment(env: os._Environ[str] | dict[str, str], ready_fd: int) -> dict[str, str]:
+def daemon_environment(env: Mapping[str, str], ready_fd: int) -> dict[str, str]:
     """The fixed environment: who the user is and where things are, nothing of the session that starts it."""
     kept = {name: env[name] for name in _KEPT if env.get(name)}
     roots = [root for root in env.get("PYTHONPATH", "").split(os.pathsep) if _holds_us(root)]

@@ -162,7 +162,7 @@ class Bridge:
 
     def introduce_again(self) -> None:
         """The client told its name, or another one, after the connection was made."""
-        if self.phase == READY:
+        if self.phase != DOWN:
             self._say_hello()
 
     def lost(self, now: float) -> None:
@@ -282,6 +282,7 @@ class Bridge:
         body = _refusal_in(error)
         if body is not None and body["code"] == "STOPPING":
             # It was not executed: the next daemon takes it.
+            pending.sends -= 1
             pending.sent_at = None
             pending.deadline = now + WAIT_FOR_DAEMON
             return

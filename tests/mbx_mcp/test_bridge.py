@@ -159,6 +159,29 @@ def test_stopping_daemon_hands_the_call_to_the_next() -> None:
     assert connect(subject, 0.2) == [line]
 
 
+def test_a_call_that_no_stopping_daemon_took_has_a_known_outcome() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(a_call(), 0)
+    (line,) = sent(subject)
+    tell(subject, {"id": line["id"], "error": {"code": -32000, "message": "", "data": {"code": "STOPPING"}}}, 0)
+    subject.lost(0.1)
+    subject.tick(0.1 + WAIT_FOR_DAEMON)
+    assert code(subject) == "DAEMON_DOWN"
+
+
+def test_a_new_name_during_the_introduction_is_told_too() -> None:
+    subject = bridge()
+    subject.submit(a_call(), 0)
+    subject.connected(0)
+    subject.introduce_again()
+    first, second = sent(subject)
+    tell(subject, {"id": first["id"], "result": HELLO}, 0)
+    assert sent(subject) == []
+    tell(subject, {"id": second["id"], "result": HELLO}, 0)
+    assert [line["method"] for line in sent(subject)] == ["tool.call"]
+
+
 def test_silence_is_pinged_then_told() -> None:
     subject = bridge()
     connect(subject, 0)
