@@ -108,6 +108,7 @@ def run_tour(out: Output) -> int:
     timeline = Timeline(out)
     try:
         with _stage() as stage:
+            place = str(stage.root)
             detection_ms = _play(stage, timeline)
     except Failure as failure:
         failure.extra = {"ok": False, "steps": timeline.steps}
@@ -115,7 +116,8 @@ def run_tour(out: Output) -> int:
     timeline.tell("cleanup", "all of it is gone again: processes, socket and state")
     if out.json:
         total = timeline.elapsed_ms()
-        out.document({"ok": True, "detection_ms": detection_ms, "total_ms": total, "steps": timeline.steps})
+        facts = {"ok": True, "detection_ms": detection_ms, "total_ms": total, "place": place}
+        out.document({**facts, "steps": timeline.steps})
     return 0
 
 
