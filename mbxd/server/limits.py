@@ -4,6 +4,8 @@ from __future__ import annotations
 
 IN_FLIGHT_MAX = 256
 """Requests of one connection that wait for the disk; more are answered BUSY."""
+LINES_A_TURN = 32
+"""Requests of one connection that are served before others get their turn."""
 BACKLOG_PAUSE = 1024 * 1024
 """Bytes a peer may leave untaken before its further requests wait."""
 EVENTS_BACKLOG_MAX = 256 * 1024

@@ -23,7 +23,7 @@ from mbxd.runtime.peer import HostFinding, Peer, host_of
 from mbxd.server import wire
 from mbxd.server.callers import Introduced, check_hello, introduce, update
 from mbxd.server.dispatch import Dispatcher, Later, Line, Now, failed
-from mbxd.server.limits import BACKLOG_PAUSE, DRAIN_S, EVENTS_BACKLOG_MAX, IN_FLIGHT_MAX
+from mbxd.server.limits import BACKLOG_PAUSE, DRAIN_S, EVENTS_BACKLOG_MAX, IN_FLIGHT_MAX, LINES_A_TURN
 from mbxd.server.params import ParamsDecoder
 from mbxd.server.services import Services
 from mbxd.server.transport import Closed, Transport
@@ -80,14 +80,18 @@ class Session:
     async def _read(self) -> None:
         reader = LineReader()
         while data := await self._transport.receive():
-            for line in reader.feed(data):
+            for number, line in enumerate(reader.feed(data), 1):
                 if isinstance(line, Oversized):
                     self._send(wire.failure(None, RpcError.INVALID_REQUEST, "The line is longer than 4 MiB."))
                 elif line:
                     await self._line(line)
+                if self._transport.broken:
+                    return
                 if self._transport.backlog > BACKLOG_PAUSE:
                     # A peer that does not read its replies gets no more of them.
                     await self._transport.drained()
+                if number % LINES_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()  # others are served in between
         # The peer will ask no more, but may still read: what it asked is answered.
         with trio.move_on_after(DRAIN_S):
             await self.drain()

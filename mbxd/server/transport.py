@@ -26,6 +26,11 @@ class Transport(Protocol):
         """Bytes that the peer has not taken yet."""
         ...
 
+    @property
+    def broken(self) -> bool:
+        """Whether something could not be sent: the peer is gone, and what it still asks is asked by nobody."""
+        ...
+
     async def receive(self) -> bytes:
         """Some bytes, b"" at the end of the stream. Raises Closed."""
         ...
@@ -59,11 +64,17 @@ class SocketTransport:
         self._empty = trio.Event()
         self._empty.set()
         self._closed = False
+        self._broken = False
 
     @property
     def backlog(self) -> int:
         """Bytes that the peer has not taken yet."""
         return len(self._rest)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the peer is gone."""
+        return self._broken
 
     async def receive(self) -> bytes:
         """Some bytes, b"" at the end."""
@@ -89,7 +100,8 @@ class SocketTransport:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # the peer is gone: `receive` finds out and ends the session
+            self._broken = True
+            return
         if sent < len(data):
             self._rest += memoryview(data)[sent:]
             self._empty = trio.Event()
@@ -98,7 +110,7 @@ class SocketTransport:
     async def drained(self) -> None:
         """Wait until the peer took everything."""
         await self._empty.wait()
-        if self._closed:
+        if self._closed or self._broken:
             raise Closed("closed")
 
     async def flush_for_ever(self) -> None:
@@ -114,6 +126,7 @@ class SocketTransport:
                     continue
                 except (OSError, trio.ClosedResourceError):
                     self._rest.clear()
+                    self._broken = True
                     break
                 del self._rest[:sent]
             self._empty.set()
@@ -138,11 +151,17 @@ class StreamTransport:
         self._empty = trio.Event()
         self._empty.set()
         self._closed = False
+        self._broken = False
 
     @property
     def backlog(self) -> int:
         """Bytes that the peer has not taken yet."""
         return len(self._rest)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the peer is gone."""
+        return self._broken
 
     async def receive(self) -> bytes:
         """Some bytes, b"" at the end."""
@@ -161,7 +180,7 @@ class StreamTransport:
     async def drained(self) -> None:
         """Wait until the peer took everything."""
         await self._empty.wait()
-        if self._closed:
+        if self._closed or self._broken:
             raise Closed("closed")
 
     async def flush_for_ever(self) -> None:
@@ -175,6 +194,7 @@ class StreamTransport:
                     await self._stream.send_all(data)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self._rest.clear()
+                    self._broken = True
                     break
                 del self._rest[: len(data)]
             self._empty.set()
