@@ -92,14 +92,19 @@ class Bridge:
         self,
         introduce: Callable[[list[str]], dict[str, Any]],
         accept: Callable[[dict[str, Any]], Trouble | None],
+        projects: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
-        """`introduce` makes the params of hello from the handles spoken for so far; `accept` checks its result."""
+        """`introduce` makes the params of hello from the handles spoken for so far; `accept` checks its result.
+
+        projects: finds the project of each directory that the arguments of a call name.
+        """
         self.outbox: list[bytes] = []
         self.outcomes: list[Outcome] = []
         self.phase = DOWN
         self._hello: dict[str, Any] = {}
         self._introduce = introduce
         self._accept = accept
+        self._projects = projects
         self._trouble: Trouble | None = None
         self._calls: dict[int, _Pending] = {}
         self._handles: dict[str, None] = {}
@@ -127,6 +132,9 @@ class Bridge:
             meta["session"] = call.session
             self._remember(call.session)
         params = {"name": call.name, "arguments": call.arguments}
+        projects = self._projects(call.arguments) if self._projects is not None else None
+        if projects:
+            params["projects"] = projects
         try:
             text = json.dumps(
                 {"jsonrpc": "2.0", "id": number, "method": "tool.call", "params": params, "meta": meta},

@@ -31,9 +31,13 @@ PAUSE_WITH_CALLS = 0.2
 class Link:
     """One shim's way to the daemon of its state directory; `bridge` holds the calls that go it."""
 
-    def __init__(self, introduce: Callable[[list[str]], dict[str, Any]]) -> None:
-        """`introduce` makes the params of hello from the handles spoken for so far."""
-        self.bridge = Bridge(introduce, self._accept)
+    def __init__(
+        self,
+        introduce: Callable[[list[str]], dict[str, Any]],
+        projects: Callable[[dict[str, Any]], dict[str, Any]],
+    ) -> None:
+        """`introduce` makes the params of hello from the handles spoken for so far; `projects` as in Bridge."""
+        self.bridge = Bridge(introduce, self._accept, projects)
         self._places: paths.Places | None = None
         self._socket: socket.socket | None = None
         self._candidate: paths.Candidate | None = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from mbx_client.ancestry import Host
+    from mbx_mcp.introduction import Introduction
 
 LAST_WORDS = 1.5
 """Seconds for accepted calls after the end of stdin."""
@@ -76,8 +77,9 @@ class Shim:
         self._reader = LineReader()
         self._output = Output(output_fd)
         self._eras = Eras(load_tools)
-        self._introduction = Introduction(agent)
-        self._link = Link(self._introduce)
+        self._agent = agent
+        self._introduction: Introduction | None = None
+        self._link = Link(self._introduce, _projects)
         self._bridge = self._link.bridge
         self._host: Host | None = None
         self._look_at: float | None = None
@@ -206,69 +208,19 @@ class Shim:
         return late or not self._output.size
 
     def _introduce(self, handles: list[str]) -> dict[str, Any]:
+        if self._introduction is None:
+            from mbx_mcp.introduction import Introduction
+
+            self._introduction = Introduction(self._agent)
         return self._introduction.params(self._eras.label, handles)
 
 
-class Introduction:
-    """What `hello` says of this process. Computed when it is first needed; the directory is the one it starts in."""
+def _projects(arguments: dict[str, Any]) -> dict[str, Any]:
+    if not any(name in arguments for name in ("project_key", "human_key")):
+        return {}
+    from mbx_mcp.introduction import named_projects
 
-    def __init__(self, agent: str | None) -> None:
-        """`agent`: the name that the user wishes for, or None."""
-        self._agent = agent
-        self._instance = os.urandom(8).hex()
-        self._place: dict[str, Any] | None = None
-
-    def params(self, label: str | None, handles: list[str]) -> dict[str, Any]:
-        """Params of hello for a client of this name."""
-        if self._place is None:
-            self._place = _place()
-        return {
-            "protocol": {"min": 1, "max": 1},
-            "client": {
-                "name": "mbx-mcp",
-                "version": __version__,
-                "instance": self._instance,
-                "label": label,
-            },
-            "cwd": self._place["cwd"],
-            "project": self._place["project"],
-            "hints": {
-                "resume": _resume_hints(label),
-                "agent": self._agent,
-                "sessions": handles,
-                "container": _container(),
-            },
-        }
-
-
-def _place() -> dict[str, Any]:
-    from mbx_client import paths, project
-
-    try:
-        cwd = os.getcwd()
-    except OSError:  # it was removed beneath us
-        return {"cwd": None, "project": None}
-    homes = project.home_directories(os.environ.get("HOME"), paths.account_home(os.getuid()))
-    try:
-        found = project.of_directory(cwd, homes)
-    except project.BadProjectFile as bad:
-        sys.stderr.write(f"mbx-mcp: {bad}\n")
-        found = None
-    ref = None if found is None else {"key": found.key, "slug": found.slug}
-    return {"cwd": project.printable(cwd), "project": ref}
-
-
-def _resume_hints(label: str | None) -> list[str]:
-    """Session ids of the environment, believed only from the client that sets them: children inherit them."""
-    variable = {"claude-code": "CLAUDE_CODE_SESSION_ID", "copilot-cli": "COPILOT_AGENT_SESSION_ID"}.get(label or "")
-    value = os.environ.get(variable, "") if variable else ""
-    return [f"{label}:{value}"] if 0 < len(value) <= 200 and value.isprintable() else []
-
-
-def _container() -> str | None:
-    if os.path.exists("/run/.containerenv"):
-        return "podman"
-    return "docker" if os.path.exists("/.dockerenv") else None
+    return named_projects(arguments)
 
 
 def _arguments(arguments: list[str]) -> str | None:

@@ -195,9 +195,9 @@ class Change(msgspec.Struct, frozen=True):
 class ToolCallParams(msgspec.Struct, frozen=True):
     """`tool.call`: an MCP `tools/call` whole. The result is a CallToolResult.
 
-    projects: for absolute paths in the arguments, the project that the client found there.
+    projects: for absolute paths in the arguments, the project that the client found there; null: it is none.
     """
 
     name: str
     arguments: dict[str, Any] | None = None
-    projects: dict[str, ProjectRef] = {}
+    projects: dict[str, ProjectRef | None] = {}

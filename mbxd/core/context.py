@@ -71,4 +71,4 @@ class Context:
     container: str | None = None
     entropy: bytes = bytes(16)
     key: bytes = bytes(32)
-    projects: Mapping[str, ProjectRef] = field(default_factory=dict)
+    projects: Mapping[str, ProjectRef | None] = field(default_factory=dict)

@@ -62,8 +62,14 @@ def _ref(state: State, given: str, ctx: Context, parameter: str) -> ProjectRef:
         project = state.projects[known]
         return ProjectRef(project.key, project.slug)
     if given.startswith("/"):
-        told = ctx.projects.get(given)
-        if told is not None:
+        if given in ctx.projects:
+            told = ctx.projects[given]
+            if told is None:
+                raise Rejected(
+                    Code.NO_PROJECT,
+                    f"{naming.shown(given)} is no project: a home directory is everybody's.",
+                    "Name the directory that the agent works in.",
+                )
             return told
         path = posixpath.normpath(given)
         if path in {"/", "//"}:

@@ -176,7 +176,9 @@ class Dispatcher:
 
     # -- pieces ----------------------------------------------------------------------------------------------
 
-    def _context(self, caller: Caller, who: Introduced, projects: dict[str, ProjectRef], *, draws: bool) -> Context:
+    def _context(
+        self, caller: Caller, who: Introduced, projects: dict[str, ProjectRef | None], *, draws: bool
+    ) -> Context:
         services = self._services
         return Context(
             caller,
