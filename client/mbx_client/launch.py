@@ -206,6 +206,8 @@ def _start_locked(where: paths.Places) -> str:
             if time.monotonic() > deadline:
                 return "error: another start is under way and does not end"
             select.select([], [], [], 0.05)
+    if is_stopped(where):  # `mbxctl stop` came while this start was waiting
+        return "error: the daemon was stopped with mbxctl stop"
     if _somebody_listens(where):
         return "ready"
     failure = recent_failure(where)

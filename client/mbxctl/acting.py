@@ -53,9 +53,7 @@ def _grant(out: Output, method: str, params: dict[str, Any]) -> int:
     if before is not None:
         out.talk(f"held before by {before['client']} until {before['ended']} ({before['reason']})")
     if row["holder"] is None:
-        out.talk(
-            f"it is vacant: the next agent may claim it (`mbx_identity` with action=claim, name={row['address']})"
-        )
+        out.talk(f"it is vacant: the next agent may claim it (`mbx_identity` with action=claim, name={row['address']})")
     out.warn(result["warnings"])
     return 0
 
@@ -85,11 +83,7 @@ def run_free(out: Output, name: str, reason: str, *, yes: bool) -> int:
 
 def _confirm(out: Output, row: dict[str, Any]) -> None:
     holder = row["holder"]
-    held = (
-        f"held by {holder['client']} (pid {holder['pid']}) since {holder['since']}"
-        if holder
-        else "held by nobody"
-    )
+    held = f"held by {holder['client']} (pid {holder['pid']}) since {holder['since']}" if holder else "held by nobody"
     if not out.can_ask:
         raise Failure(
             "CONFIRMATION_REQUIRED",
@@ -113,9 +107,7 @@ def run_unretire(out: Output, name: str) -> int:
 
 def run_rename(out: Output, name: str, to: str) -> int:
     """Give a mailbox another name; the old address still leads to it."""
-    return _admin(
-        out, "admin.rename", {"name": name, "to": to}, f"renamed {name} to", "has that name already:"
-    )
+    return _admin(out, "admin.rename", {"name": name, "to": to}, f"renamed {name} to", "has that name already:")
 
 
 def _admin(out: Output, method: str, params: dict[str, Any], done: str, nothing: str) -> int:
@@ -129,8 +121,6 @@ def _changed(out: Output, result: dict[str, Any], done: str, nothing: str) -> in
         out.document(result)
         return 0
     words = done if result["changed"] else nothing
-    out.data(
-        f"{words} {identity_line(result['identity'])}, {result['identity']['state']}, epoch {result['epoch']}"
-    )
+    out.data(f"{words} {identity_line(result['identity'])}, {result['identity']['state']}, epoch {result['epoch']}")
     out.warn(result["warnings"])
     return 0

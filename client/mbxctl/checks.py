@@ -53,9 +53,7 @@ def _daemon(where: paths.Places) -> Iterator[Finding]:
         yield checks_place.config(where.config)
         return
     version = status.get("version", "?")
-    yield Finding(
-        "ok", "daemon", f"mbxd {version} answers, pid {status['pid']}, at {status.get('socket', '?')}"
-    )
+    yield Finding("ok", "daemon", f"mbxd {version} answers, pid {status['pid']}, at {status.get('socket', '?')}")
     yield from _skew(str(version))
     yield from _other_state(where, status)
     yield _liveness(status)
@@ -76,15 +74,11 @@ def _no_daemon(where: paths.Places, failure: Failure) -> Finding:
     holder = lockfile.holder(where)
     if holder is not None:
         holder.close()
-        message = (
-            f"pid {holder.pid} holds the lock, yet no socket answers: it is starting, stuck, or elsewhere"
-        )
+        message = f"pid {holder.pid} holds the lock, yet no socket answers: it is starting, stuck, or elsewhere"
         return Finding("fail", "daemon", message, f"see {where.file(places.LOG_NAME)}; then `mbxctl restart`")
     if launch.is_stopped(where):
         return Finding("note", "daemon", "stopped with `mbxctl stop`; agents start none", "mbxctl start")
-    return Finding(
-        "note", "daemon", "not running; an agent's first call starts it, and so does `mbxctl start`"
-    )
+    return Finding("note", "daemon", "not running; an agent's first call starts it, and so does `mbxctl start`")
 
 
 def _failed_start(where: paths.Places) -> Iterator[Finding]:
@@ -121,9 +115,7 @@ def _other_state(where: paths.Places, status: dict[str, Any]) -> Iterator[Findin
     theirs = status.get("state_dir")
     if isinstance(theirs, str) and os.path.realpath(theirs) != os.path.realpath(where.state):
         message = f"the daemon that answers keeps its state in {theirs}, this environment says {where.state}"
-        yield Finding(
-            "warn", "state", message, "set MBX_STATE_DIR and MBX_SOCKET alike everywhere, or nowhere"
-        )
+        yield Finding("warn", "state", message, "set MBX_STATE_DIR and MBX_SOCKET alike everywhere, or nowhere")
 
 
 def _liveness(status: dict[str, Any]) -> Finding:
@@ -138,9 +130,7 @@ def _stale(where: paths.Places) -> Iterator[Finding]:
         message = f"daemon.json names pid {pointer['pid']}, which has gone; the next start replaces it"
         yield Finding("note", "stale", message)
     for name in _leftovers(where.state):
-        yield Finding(
-            "note", "stale", f"{name} was left by an interrupted write", "remove it when nothing runs"
-        )
+        yield Finding("note", "stale", f"{name} was left by an interrupted write", "remove it when nothing runs")
 
 
 def _leftovers(state: str) -> list[str]:
@@ -167,9 +157,7 @@ def _units() -> Iterator[Finding]:
     try:
         texts = service.unit_texts()
         differing = [
-            name
-            for name in present
-            if (target / name).read_text(encoding="utf-8", errors="replace") != texts[name]
+            name for name in present if (target / name).read_text(encoding="utf-8", errors="replace") != texts[name]
         ]
     except (Failure, OSError) as error:
         yield Finding("warn", "service", f"the installed units can't be compared: {error}")

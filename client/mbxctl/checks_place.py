@@ -40,9 +40,7 @@ def platform() -> Finding:
         return Finding("warn", "platform", f"{python}; {words}")
     opener = getattr(os, "pidfd_open", None)
     if opener is None:
-        return Finding(
-            "warn", "platform", f"{python} has no os.pidfd_open: deaths are seen by a sweep every 2 s"
-        )
+        return Finding("warn", "platform", f"{python} has no os.pidfd_open: deaths are seen by a sweep every 2 s")
     try:
         descriptor = opener(os.getpid())
     except OSError as error:
@@ -62,9 +60,7 @@ def platform() -> Finding:
 
 
 def _kernel_weakness() -> str:
-    major, minor = (
-        int("".join(filter(str.isdigit, part)) or 0) for part in os.uname().release.split(".")[:2]
-    )
+    major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in os.uname().release.split(".")[:2])
     if (major, minor) < (6, 5):
         return "; before 6.5 a peer is found by its pid, checked twice"
     return "; before 6.9 a restart tells reused pids by start ticks alone" if (major, minor) < (6, 9) else ""
@@ -74,15 +70,11 @@ def home() -> Finding:
     """HOME decides the place of the state: another user's HOME (sudo) would make root-owned files in it."""
     path = os.environ.get("HOME", "")
     if not path or not Path(path).is_absolute():
-        return Finding(
-            "fail", "home", "HOME is not set to an absolute path", "export HOME, or set MBX_STATE_DIR"
-        )
+        return Finding("fail", "home", "HOME is not set to an absolute path", "export HOME, or set MBX_STATE_DIR")
     try:
         owner = Path(path).stat().st_uid
     except OSError as error:
-        return Finding(
-            "fail", "home", f"HOME is unreadable: {error}", "export the right HOME, or set MBX_STATE_DIR"
-        )
+        return Finding("fail", "home", f"HOME is unreadable: {error}", "export the right HOME, or set MBX_STATE_DIR")
     if owner != os.geteuid():
         message = f"HOME ({path}) belongs to uid {owner}, you are uid {os.geteuid()}"
         return Finding("fail", "home", message, "run as yourself, without sudo")
@@ -112,9 +104,7 @@ def _private(check: str, path: str, place: os.stat_result) -> Iterator[Finding]:
 def _foreign(path: str) -> Iterator[Finding]:
     wrong = [entry for entry, uid in _owners(path) if uid != os.geteuid()]
     if wrong:
-        shown = ", ".join(wrong[:_SHOWN]) + (
-            f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        )
+        shown = ", ".join(wrong[:_SHOWN]) + (f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
         fix = f"sudo chown -R {os.geteuid()}:{os.getegid()} {shlex.quote(path)}"
         yield Finding("fail", "owners", f"not yours: {shown}", fix)
 
@@ -138,9 +128,7 @@ def _space(path: str) -> Iterator[Finding]:
     numbers = os.statvfs(path)
     free = numbers.f_bavail * numbers.f_frsize
     if free < _LOW_SPACE:
-        message = (
-            f"only {free // 1024} KiB are free on the disk of {path}: changes will be refused as DISK_FULL"
-        )
+        message = f"only {free // 1024} KiB are free on the disk of {path}: changes will be refused as DISK_FULL"
         yield Finding("warn", "space", message, "free some space")
 
 
@@ -149,9 +137,7 @@ def socket_path(path: str) -> list[Finding]:
     size = len(os.fsencode(path))
     if size > _SOCKET_PATH_MAX:
         message = f"{path} has {size} bytes, a socket's path at most {_SOCKET_PATH_MAX}"
-        return [
-            Finding("fail", "socket", message, "set MBX_SOCKET to a shorter path in a directory of yours")
-        ]
+        return [Finding("fail", "socket", message, "set MBX_SOCKET to a shorter path in a directory of yours")]
     findings: list[Finding] = []
     try:
         folder = Path(path).parent.stat()
@@ -159,22 +145,16 @@ def socket_path(path: str) -> list[Finding]:
         return [Finding("note", "socket", f"{path} is not there; the daemon makes it")]
     if folder.st_uid != os.geteuid():
         message = f"the directory of {path} belongs to uid {folder.st_uid}"
-        findings.append(
-            Finding("fail", "socket", message, "set MBX_SOCKET to a path in a directory of yours")
-        )
+        findings.append(Finding("fail", "socket", message, "set MBX_SOCKET to a path in a directory of yours"))
     findings += _private("socket", str(Path(path).parent), folder)
     try:
         place = Path(path).lstat()
     except OSError:
         return [*findings, Finding("note", "socket", f"{path} is not there; the daemon makes it")]
     if not stat.S_ISSOCK(place.st_mode):
-        findings.append(
-            Finding("fail", "socket", f"{path} is no socket", f"mv {shlex.quote(path)} elsewhere")
-        )
+        findings.append(Finding("fail", "socket", f"{path} is no socket", f"mv {shlex.quote(path)} elsewhere"))
     elif place.st_uid != os.geteuid():
-        findings.append(
-            Finding("fail", "socket", f"{path} belongs to uid {place.st_uid}", "set MBX_SOCKET elsewhere")
-        )
+        findings.append(Finding("fail", "socket", f"{path} belongs to uid {place.st_uid}", "set MBX_SOCKET elsewhere"))
     elif place.st_mode & 0o077:
         message = f"{path} is open to others (mode {stat.S_IMODE(place.st_mode):04o})"
         findings.append(Finding("fail", "socket", message, f"chmod 600 {shlex.quote(path)}"))

@@ -104,9 +104,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> N
 
 
 @click.group(cls=Group, context_settings=_SETTINGS)
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it."
-)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it.")
 def mbxctl() -> None:
     """Named mailbox identities for coding agents, seen and steered by people and scripts.
 
@@ -148,9 +146,7 @@ def _why(out: Output, name: str) -> int:
 
 @mbxctl.command("log")
 @click.argument("name", required=False)
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many entries."
-)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many entries.")
 @click.pass_obj
 def _log(out: Output, name: str | None, limit: int) -> int:
     """Show who claimed, lost, released what, when and why."""

@@ -45,6 +45,4 @@ def _sum_up(out: Output, findings: list[Finding]) -> None:
     counts: dict[str, Any] = {}
     for finding in findings:
         counts[finding.level] = counts.get(finding.level, 0) + 1
-    out.talk(
-        ", ".join(f"{counts[level]} {level}" for level in ("fail", "warn", "note", "ok") if level in counts)
-    )
+    out.talk(", ".join(f"{counts[level]} {level}" for level in ("fail", "warn", "note", "ok") if level in counts))

@@ -53,17 +53,13 @@ def _holder(holder: dict[str, Any] | None) -> str:
     if holder is None:
         return "nobody"
     session = f", session {holder['session']}" if holder["session"] else ""
-    return (
-        f"{holder['client']}, pid {holder['pid']}{session}, since {holder['since']} ({ago(holder['since'])})"
-    )
+    return f"{holder['client']}, pid {holder['pid']}{session}, since {holder['since']} ({ago(holder['since'])})"
 
 
 def _last_holder(last: dict[str, Any] | None) -> str:
     if last is None:
         return ""
-    return (
-        f"{last['client']}, pid {last['pid']}, until {last['ended']} ({last['reason']}, {ago(last['ended'])})"
-    )
+    return f"{last['client']}, pid {last['pid']}, until {last['ended']} ({last['reason']}, {ago(last['ended'])})"
 
 
 def _claimable(row: dict[str, Any]) -> str:
@@ -83,15 +79,11 @@ def run_why(out: Output, name: str) -> int:
         return 0
     out.data(f"{result['name']} is {result['state']} ({result['reason']}), epoch {result['epoch']}")
     out.data(f"rule: {result['rule']}")
-    out.data(
-        "evidence:" if result["processes"] else "evidence: no process has held it, or none is remembered"
-    )
+    out.data("evidence:" if result["processes"] else "evidence: no process has held it, or none is remembered")
     for process in result["processes"]:
         out.data("  " + _process(process))
     attached = "attached" if result["attached"] else "not attached"
-    out.data(
-        f"session: {attached}, {result['connections']} open connection{'s' if result['connections'] != 1 else ''}"
-    )
+    out.data(f"session: {attached}, {result['connections']} open connection{'s' if result['connections'] != 1 else ''}")
     if result["last_call_age_s"] is not None:
         out.data(f"last call: {duration(result['last_call_age_s'])} ago")
     if result["detached_s"] is not None:

@@ -133,9 +133,7 @@ def run_restart(out: Output) -> int:
 
 def _tell_running(out: Output, status: dict[str, Any], facts: dict[str, Any], words: str) -> int:
     if out.json:
-        out.document(
-            {**facts, "pid": status["pid"], "version": status.get("version"), "socket": status.get("socket")}
-        )
+        out.document({**facts, "pid": status["pid"], "version": status.get("version"), "socket": status.get("socket")})
         return 0
     out.data(f"{words} mbxd {status.get('version')}, pid {status['pid']}")
     out.talk(f"socket: {status.get('socket')}")
@@ -162,9 +160,7 @@ def _mark(where: paths.Places, *, exists: bool) -> None:
         paths.ensure_state_dir(where)
         launch.mark_stopped(where)
     except OSError as error:
-        raise Failure(
-            "IO_ERROR", f"the mark of a stop can't be left: {error}", "Run `mbxctl doctor`."
-        ) from None
+        raise Failure("IO_ERROR", f"the mark of a stop can't be left: {error}", "Run `mbxctl doctor`.") from None
 
 
 def _start(where: paths.Places) -> None:

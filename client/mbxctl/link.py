@@ -102,9 +102,7 @@ def connect(*, start: bool = False) -> Link:
     except blocking.ClientError as error:
         raise failure_of(error, where) from None
     except OSError as error:
-        raise Failure(
-            Code.DAEMON_DOWN, f"the daemon can't be started: {error}", "Run: mbxctl doctor"
-        ) from None
+        raise Failure(Code.DAEMON_DOWN, f"the daemon can't be started: {error}", "Run: mbxctl doctor") from None
     return Link(client, here)
 
 
@@ -137,9 +135,7 @@ def failure_of(error: blocking.ClientError, where: paths.Places | None = None) -
         from mbx_client import launch
 
         if launch.is_stopped(where):
-            return Failure(
-                error.code, "the daemon was stopped with `mbxctl stop`", "Run: mbxctl start", retryable=True
-            )
+            return Failure(error.code, "the daemon was stopped with `mbxctl stop`", "Run: mbxctl start", retryable=True)
     return Failure(error.code, error.message, hint, retryable=error.retryable, data=error.data)
 
 

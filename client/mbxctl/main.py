@@ -56,9 +56,7 @@ def _guarded(args: list[str], out: Output) -> int:
 
         for line in traceback.format_exc().splitlines():
             out.talk(line)
-        code = out.failure(
-            Failure("INTERNAL", f"{type(error).__name__}: {error}", "This is a bug; please report it.")
-        )
+        code = out.failure(Failure("INTERNAL", f"{type(error).__name__}: {error}", "This is a bug; please report it."))
     out.flush()
     return code
 

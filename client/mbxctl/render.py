@@ -42,10 +42,7 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Left-aligned columns, two spaces apart, the last one unpadded. An empty cell shows as `-`."""
     table = [list(header), *([neutralise(cell) or "-" for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def count(number: int, one: str, many: str) -> str:

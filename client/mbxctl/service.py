@@ -39,13 +39,8 @@ def unit_texts() -> dict[str, str]:
         try:
             text = (unit_source() / name).read_text(encoding="utf-8")
         except OSError as error:
-            raise Failure(
-                "UNITS_MISSING", f"the shipped unit is missing: {error}", "Reinstall mbxd."
-            ) from None
-        lines = [
-            f"ExecStart={_exec_start()}" if line.startswith("ExecStart=") else line
-            for line in text.splitlines()
-        ]
+            raise Failure("UNITS_MISSING", f"the shipped unit is missing: {error}", "Reinstall mbxd.") from None
+        lines = [f"ExecStart={_exec_start()}" if line.startswith("ExecStart=") else line for line in text.splitlines()]
         texts[name] = "\n".join(lines) + "\n"
     return texts
 
@@ -59,9 +54,7 @@ def _exec_start() -> str:
 def _quoted(path: Path) -> str:
     text = str(path)
     if "\n" in text or '"' in text or "\\" in text:
-        raise Failure(
-            "PATH_UNUSABLE", f"systemd can't be told this path: {text!r}", "Install mbxd elsewhere."
-        )
+        raise Failure("PATH_UNUSABLE", f"systemd can't be told this path: {text!r}", "Install mbxd elsewhere.")
     # % starts a specifier, $ a variable (systemd.service(5), COMMAND LINES).
     text = text.replace("%", "%%").replace("$", "$$")
     return f'"{text}"' if " " in text else text
@@ -206,9 +199,7 @@ def _write(path: Path, text: str) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise Failure(
-            "IO_ERROR", f"could not write {path}: {error}", "Check the directory's permissions."
-        ) from None
+        raise Failure("IO_ERROR", f"could not write {path}: {error}", "Check the directory's permissions.") from None
 
 
 def _need_manager() -> None:
@@ -262,6 +253,4 @@ def _run(*args: str) -> subprocess.CompletedProcess[str]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failure(
-            "SYSTEMCTL_FAILED", f"systemctl did not run: {error}", "Is systemd installed?"
-        ) from None
+        raise Failure("SYSTEMCTL_FAILED", f"systemctl did not run: {error}", "Is systemd installed?") from None

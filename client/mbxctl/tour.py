@@ -163,10 +163,7 @@ def _crash(agent: Agent, timeline: Timeline) -> float:
 def _succeed(stage: Stage, before: dict[str, Any], timeline: Timeline) -> None:
     heir = stage.agent("agent-3")
     after = heir.call("claim", name=_BACKEND)
-    same = all(
-        after["identity"][key] == before["identity"][key]
-        for key in ("id", "role", "description", "created_at")
-    )
+    same = all(after["identity"][key] == before["identity"][key] for key in ("id", "role", "description", "created_at"))
     if not same or after["epoch"] <= before["epoch"]:
         raise failed(f"{_BACKEND} came back changed: {after['identity']}, epoch {after['epoch']}")
     timeline.tell(
@@ -178,9 +175,7 @@ def _succeed(stage: Stage, before: dict[str, Any], timeline: Timeline) -> None:
     history = _mbxctl("log", _BACKEND)["entries"]
     if len(history) < 3:
         raise failed(f"the history of {_BACKEND} is too short: {history}")
-    timeline.show(
-        [f"{entry['what']}{' by ' + entry['who'] if entry['who'] else ''}" for entry in reversed(history)]
-    )
+    timeline.show([f"{entry['what']}{' by ' + entry['who'] if entry['who'] else ''}" for entry in reversed(history)])
 
 
 def _crash_daemon(stage: Stage, agent: Agent, before: dict[str, Any], timeline: Timeline) -> None:
@@ -194,9 +189,7 @@ def _crash_daemon(stage: Stage, agent: Agent, before: dict[str, Any], timeline: 
     new_pid = int(_mbxctl("status")["pid"])
     stage.watch_daemon(new_pid)
     if you is None or you["name"] != _FRONTEND or you["epoch"] != before["epoch"] or new_pid == old.pid:
-        raise failed(
-            f"agent-2 did not keep {_FRONTEND}, epoch {before['epoch']}, over the daemon's crash: {you}"
-        )
+        raise failed(f"agent-2 did not keep {_FRONTEND}, epoch {before['epoch']}, over the daemon's crash: {you}")
     timeline.tell(
         "restart",
         f"kill -9 {old.pid} (daemon): agent-2's next call took {took} ms;"
@@ -210,9 +203,7 @@ def _list_lines() -> list[str]:
     with link.connect() as daemon:
         rows = daemon.call("identity.list", {})["identities"]
     if {row["name"] for row in rows} != {_BACKEND, _FRONTEND}:
-        raise failed(
-            f"the list should show {_BACKEND} and {_FRONTEND}, it shows {[row['name'] for row in rows]}"
-        )
+        raise failed(f"the list should show {_BACKEND} and {_FRONTEND}, it shows {[row['name'] for row in rows]}")
     return columns(HEADER[:-1], [cells(row)[:-1] for row in rows])
 
 
@@ -226,9 +217,7 @@ def _mbxctl(*args: str) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        raise failed(
-            f"mbxctl {' '.join(args)} printed no JSON: {done.stderr.decode(errors='replace')}"
-        ) from None
+        raise failed(f"mbxctl {' '.join(args)} printed no JSON: {done.stderr.decode(errors='replace')}") from None
     if "error" in document:
         raise failed(f"mbxctl {' '.join(args)}: {document['error']['message']}")
     return document
@@ -238,9 +227,7 @@ def _mbxctl(*args: str) -> dict[str, Any]:
 def _stage() -> Iterator[Stage]:
     """Set up and always clear: on success, failure, Ctrl-C, SIGTERM and SIGHUP."""
     with (
-        tempfile.TemporaryDirectory(
-            prefix="mbx-tour-", dir=_short_place(), ignore_cleanup_errors=True
-        ) as root,
+        tempfile.TemporaryDirectory(prefix="mbx-tour-", dir=_short_place(), ignore_cleanup_errors=True) as root,
         _elsewhere(Path(root)),
     ):
         stage = Stage(Path(root))

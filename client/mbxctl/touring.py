@@ -111,9 +111,7 @@ class Agent:
         """Meet the shim: its pid from the host, then MCP's handshake."""
         self.shim = Handle(int(self._read()["shim"]))
         client = {"name": self.label, "version": "1"}
-        self._request(
-            "initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
-        )
+        self._request("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client})
         self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
     def call(self, action: str, **arguments: Any) -> dict[str, Any]:
@@ -217,6 +215,4 @@ def shim_command() -> list[str]:
 
 def failed(message: str) -> Failure:
     """A step of the tour did not hold."""
-    return Failure(
-        "TOUR_FAILED", message, "Run `mbxctl doctor`; it looks for what is wrong with this installation."
-    )
+    return Failure("TOUR_FAILED", message, "Run `mbxctl doctor`; it looks for what is wrong with this installation.")
