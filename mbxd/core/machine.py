@@ -16,7 +16,7 @@ from mbx_wire import admin as wire_admin
 from mbx_wire import agent as wire_agent
 from mbx_wire import identity as wire_identity
 from mbx_wire.errors import Code
-from mbxd.core import admin, agents, identity, internal, projects
+from mbxd.core import admin, agents, binding, identity, internal, projects
 from mbxd.core import events as ev
 from mbxd.core.context import Context
 from mbxd.core.evolve import evolve, replay
@@ -45,6 +45,7 @@ RULES: dict[str, tuple[type[msgspec.Struct], Rule]] = {
     "project.ensure": (wire_agent.EnsureProjectParams, projects.ensure),
     "admin.token": (wire_agent.TokenParams, agents.token),
     "admin.sweep": (wire_agent.SweepParams, agents.sweep),
+    "internal.bind": (binding.Bind, binding.bind),
     "internal.holder_died": (internal.HolderDied, internal.holder_died),
     "internal.attach_shim": (internal.AttachShim, internal.attach_shim),
     "internal.forget_instances": (internal.ForgetInstances, internal.forget_instances),

@@ -1,0 +1,74 @@
+"""The identity that a call acts as: taken back by a hint or a wish, never grabbed, fenced by its epoch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mbx_wire.admin import FreeParams
+from mbx_wire.identity import ClaimParams, RegisterParams, ReleaseParams
+from mbxd.core import machine
+from mbxd.core.binding import Bind
+from mbxd.core.context import PERSON, Caller
+from mbxd.core.rejected import Rejected
+from tests.core.model import Refusal, World, dump, process, project
+
+ANNA = Caller("claude-code", process(100), "", (process(101),), ("claude-code:anna",), project=project("shop"))
+BERT = Caller("codex", process(200), "", (process(201),), ("codex:bert",), project=project("shop"))
+ANNA_RESUMED = replace(ANNA, host=process(110), shims=(process(111),))
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.run("identity.register", RegisterParams("shop-backend", "backend"), ANNA)
+    return world
+
+
+def bind(world: World, caller: Caller, *, acts: bool = True) -> Any:
+    return world.run("internal.bind", Bind(acts=acts), caller)
+
+
+def test_the_holder_is_bound_without_an_event(world: World) -> None:
+    before = dump(world.state)
+    assert bind(world, ANNA) == {"identity": 1, "epoch": 1}
+    assert dump(world.state) == before
+
+
+def test_nobody_is_not_bound_and_a_person_is_no_agent(world: World) -> None:
+    assert bind(world, BERT) == Refusal("NOT_BOUND")
+    assert bind(world, PERSON) == Refusal("NOT_AN_AGENT")
+
+
+def test_a_resumed_session_takes_its_name_back_once_the_old_one_is_gone(world: World) -> None:
+    with pytest.raises(Rejected, match="waits for shop-backend") as refusal:
+        machine.decide(world.state, "internal.bind", Bind(), world.context(ANNA_RESUMED))
+    assert refusal.value.data == {"pending": "shop-backend", "why": "IDENTITY_IN_USE"}
+    world.verdicts[process(100)] = "dead"
+    assert bind(world, ANNA_RESUMED) == {"identity": 1, "epoch": 2}
+
+
+def test_a_wish_is_taken_when_it_is_free_and_never_substituted(world: World) -> None:
+    wishing = replace(BERT, agent="shop-backend")
+    assert bind(world, wishing) == Refusal("NOT_BOUND")
+    assert bind(world, replace(BERT, agent="nobody-here")) == Refusal("NOT_BOUND")
+    world.run("identity.release", ReleaseParams(), ANNA)
+    assert bind(world, wishing) == {"identity": 1, "epoch": 2}
+
+
+def test_what_was_let_go_or_lost_is_not_taken_back(world: World) -> None:
+    world.run("identity.release", ReleaseParams(), ANNA)
+    assert bind(world, ANNA) == Refusal("NOT_BOUND")
+    assert bind(world, ANNA_RESUMED) == Refusal("NOT_BOUND")
+    world.run("identity.claim", ClaimParams("shop-backend"), ANNA)
+    world.run("admin.free", FreeParams("shop-backend", "it hangs"), PERSON)
+    assert bind(world, ANNA) == Refusal("LEASE_LOST")
+    world.run("identity.claim", ClaimParams("shop-backend"), BERT)
+    assert bind(world, ANNA) == Refusal("LEASE_LOST")
+
+
+def test_an_act_under_an_older_epoch_is_refused(world: World) -> None:
+    assert bind(world, replace(ANNA, epoch=1)) == {"identity": 1, "epoch": 1}
+    assert bind(world, replace(ANNA, epoch=0)) == Refusal("LEASE_LOST")
