@@ -15,6 +15,7 @@ from mbxctl.failure import Failure
 from mbxctl.render import Output
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_PROJECT = "A project's directory or slug; by default the one of this directory."
 
 
 def run(args: list[str], out: Output) -> int:
@@ -144,6 +145,17 @@ def _why(out: Output, name: str) -> int:
     return inspecting.run_why(out, name)
 
 
+@mbxctl.command("whois")
+@click.argument("name")
+@click.option("--project", help=_PROJECT)
+@click.pass_obj
+def _whois(out: Output, name: str, project: str | None) -> int:
+    """Show an agent's profile: program, model, task, state."""
+    from mbxctl import agents
+
+    return agents.run_whois(out, name, project)
+
+
 @mbxctl.command("log")
 @click.argument("name", required=False)
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many entries.")
@@ -198,6 +210,23 @@ def _release(out: Output) -> int:
     return acting.run_release(out)
 
 
+@mbxctl.command("create")
+@click.option("--program", required=True, help="The agent CLI, for example codex.")
+@click.option("--model", required=True, help="The model it runs.")
+@click.option("--hint", help="A wished name, like GreenCastle; without it one is made.")
+@click.option("--task", help="What the agent is to work on.")
+@click.option("--project", help=_PROJECT)
+@click.option("--token", is_flag=True, help="Print its registration token as well.")
+@click.pass_obj
+def _create(
+    out: Output, program: str, model: str, hint: str | None, task: str | None, project: str | None, token: bool
+) -> int:
+    """Make an agent identity for a worker that is to be started."""
+    from mbxctl import agents
+
+    return agents.run_create(out, program, model, hint, task, project, token=token)
+
+
 @mbxctl.command("free")
 @click.argument("name")
 @click.option("--reason", required=True, help="Why; kept in the log and told to the holder.")
@@ -239,6 +268,43 @@ def _rename(out: Output, name: str, to: str) -> int:
     from mbxctl import acting
 
     return acting.run_rename(out, name, to)
+
+
+@mbxctl.command("sweep")
+@click.option("--older-than", required=True, metavar="AGE", help="How long inactive, for example 24h or 7d.")
+@click.option("--project", help="Only this project: its directory or slug. By default the whole host.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be retired.")
+@click.pass_obj
+def _sweep(out: Output, older_than: str, project: str | None, dry_run: bool) -> int:
+    """Retire what is vacant, idle and without mail; a claim revives it (people only)."""
+    from mbxctl import agents
+
+    return agents.run_sweep(out, older_than, project, dry_run=dry_run)
+
+
+@mbxctl.group("token", cls=Group)
+def _token() -> None:
+    """Registration tokens of agent identities (people only)."""
+
+
+@_token.command("show")
+@click.argument("name")
+@click.pass_obj
+def _token_show(out: Output, name: str) -> int:
+    """Print the token of an agent identity."""
+    from mbxctl import agents
+
+    return agents.run_token(out, name, rotate=False)
+
+
+@_token.command("rotate")
+@click.argument("name")
+@click.pass_obj
+def _token_rotate(out: Output, name: str) -> int:
+    """Make the old token invalid and print the new one."""
+    from mbxctl import agents
+
+    return agents.run_token(out, name, rotate=True)
 
 
 @mbxctl.command("status")

@@ -89,7 +89,7 @@ def run_why(out: Output, name: str) -> int:
     if result["detached_s"] is not None:
         out.data(f"detached for: {duration(result['detached_s'])} of {duration(result['grace_s'])} grace")
     for i, option in enumerate(result["options"]):
-        out.data(f"{'you can: ' if i == 0 else '         '}{option}")
+        out.data(f"{'you can: ' if i == 0 else '         '}{render.for_people(option)}")
     return 0
 
 

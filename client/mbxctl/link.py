@@ -45,6 +45,10 @@ class Link:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
         self._client.close()
 
     def call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -87,10 +91,13 @@ class Link:
         return str(found["slug"]) if found else ""
 
 
-def connect(*, start: bool = False) -> Link:
-    """Connect and introduce this command; with `start`, a daemon is started when none runs."""
+def connect(*, start: bool = False, at: str = ".") -> Link:
+    """Connect and introduce this command; with `start`, a daemon is started when none runs.
+
+    at: the directory whose project the command is about.
+    """
     where = places()
-    here = _project()
+    here = _project(at)
     opener = blocking.connect_or_start if start else blocking.connect
     try:
         client = opener(where)
@@ -139,10 +146,10 @@ def failure_of(error: blocking.ClientError, where: paths.Places | None = None) -
     return Failure(error.code, error.message, hint, retryable=error.retryable, data=error.data)
 
 
-def _project() -> dict[str, str] | None:
+def _project(directory: str) -> dict[str, str] | None:
     homes = project.home_directories(os.environ.get("HOME"), paths.account_home(os.getuid()))
     try:
-        found = project.of_directory(".", homes)
+        found = project.of_directory(directory, homes)
     except project.BadProjectFile as bad:
         raise Failure(Code.PARAMETER_INVALID, str(bad), "Mend that file.") from None
     return None if found is None else {"key": found.key, "slug": found.slug}

@@ -38,6 +38,15 @@ def _visible(char: str) -> str:
     return f"\\u{point:04x}" if point <= 0xFFFF else f"\\U{point:08x}"
 
 
+def for_people(text: str) -> str:
+    """The daemon's words with its MCP calls told as commands."""
+    if "mbx_identity {" not in text:
+        return text
+    from mbxctl import calls
+
+    return calls.as_commands(text)
+
+
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Left-aligned columns, two spaces apart, the last one unpadded. An empty cell shows as `-`."""
     table = [list(header), *([neutralise(cell) or "-" for cell in row] for row in rows)]
@@ -135,7 +144,7 @@ class Output:
     def warn(self, warnings: Sequence[str]) -> None:
         """The daemon's warnings, one a line."""
         for warning in warnings:
-            self.talk(f"warning: {warning}")
+            self.talk(f"warning: {for_people(warning)}")
 
     def failure(self, failure: Failure) -> int:
         """Show a failure and return its exit code."""
@@ -143,9 +152,9 @@ class Output:
             self.document(failure.document)
             return failure.exit_code
         # Not through `talk`: it flushes stdout first, and stdout may be what failed.
-        self._write(self._err, neutralise(f"error: {failure.body['message']} [{failure.code}]") + "\n")
+        self._write(self._err, neutralise(f"error: {for_people(failure.body['message'])} [{failure.code}]") + "\n")
         if failure.body["hint"]:
-            self._write(self._err, neutralise(f"hint: {failure.body['hint']}") + "\n")
+            self._write(self._err, neutralise(f"hint: {for_people(failure.body['hint'])}") + "\n")
         return failure.exit_code
 
     def flush(self) -> None:

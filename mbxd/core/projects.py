@@ -57,6 +57,9 @@ def existing(state: State, given: str, ctx: Context) -> int:
 
 def _ref(state: State, given: str, ctx: Context, parameter: str) -> ProjectRef:
     _check(given, parameter)
+    own = ctx.caller.project
+    if own is not None and given == own.key and given not in ctx.projects:
+        return own  # looked up where the caller is; a slug of the same spelling may be another's
     known = state.slugs.get(given) or state.project_by_key.get(given)
     if known is not None and not given.startswith("/"):
         project = state.projects[known]
@@ -77,8 +80,7 @@ def _ref(state: State, given: str, ctx: Context, parameter: str) -> ProjectRef:
                 Code.NO_PROJECT, "The root directory is no project.", "Name the directory that the agent works in."
             )
         return ProjectRef(path, posixpath.basename(path))
-    own = ctx.caller.project
-    if own is not None and given in {own.key, own.slug}:
+    if own is not None and given == own.slug:
         return own
     raise _unknown(state, given)
 
