@@ -117,16 +117,20 @@ def _serve(ready: _Ready) -> int:
             key=load_key(where.file(places.KEY_NAME)),
         )
     )
-    code = 0
     try:
         trio.run(daemon.run)
-    except* LogFailed as failures:
-        for failure in _leaves(failures):
-            logging.getLogger("mbxd").critical("the registry log failed; leaving", extra={"why": str(failure)})
-        code = 1
+    except BaseExceptionGroup as group:
+        failures = _leaves(group)
+        unfit = [failure for failure in failures if isinstance(failure, ground.Unfit)]
+        if len(unfit) == len(failures):
+            raise unfit[0] from None
+        if not all(isinstance(failure, LogFailed) for failure in failures):
+            raise
+        logging.getLogger("mbxd").critical("the registry log failed; leaving", extra={"why": str(failures[0])})
+        return 1
     finally:
         recovery.log.close()
-    return code
+    return 0
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

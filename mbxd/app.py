@@ -146,7 +146,7 @@ class Daemon:
         self._write_pointer()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._accept, listener, sock)
-            nursery.start_soon(self._signals)
+            await nursery.start(self._signals)  # ready means: from here on a signal stops it in order
             nursery.start_soon(self._watchdog)
             log.info(
                 "ready",
@@ -201,8 +201,9 @@ class Daemon:
             log.warning("the socket's path vanished; it is bound anew", extra={"socket": path})
             return fresh
 
-    async def _signals(self) -> None:
+    async def _signals(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+            task_status.started()
             async for number in received:
                 log.info("stopping", extra={"signal": signal.Signals(number).name})
                 self.services.stop.set()

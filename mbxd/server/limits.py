@@ -16,7 +16,7 @@ DESCRIPTORS_EACH = 3
 """Descriptors that a connection may need: its socket, and pidfds of the peer and of the peer's host process."""
 ROOM_WAIT_S = 5.0
 """How long a change waits for the log's next segment before it is refused with DISK_FULL."""
-DRAIN_S = 5.0
-"""How long a stopping daemon answers what it accepted."""
+DRAIN_S = 4.0
+"""How long a stopping daemon answers what it accepted. A service that displaces it waits 5 s for its end."""
 HELLO_TEXT_MAX = 4096
 """Characters of any text in hello."""

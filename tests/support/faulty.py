@@ -5,7 +5,7 @@
 Points: before_append, half_written, after_write, after_fsync, before_reply count the calls since the daemon was
 ready, and end the process with SIGKILL at the nth. pwrite, sync_data, rename, sync_dir, spare fail from the nth
 on (`spare` fails as long as the file $MBX_FAULT_UNTIL exists), short_write writes only a part. Small segments
-(MBX_SEGMENT) make the log roll often. Everything else is the real daemon.
+(MBX_SEGMENT) make the log roll often; MBX_PLACES_CHECK is the pause between looks at the socket's path. Everything else is the real daemon.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ def main() -> int:
     vfs.OsVfs = FaultyVfs  # type: ignore[misc]
     listener.SocketTransport = FaultyTransport  # type: ignore[misc]
     app.Listener = FaultyListener  # type: ignore[misc]
+    app.PLACES_CHECK_S = float(os.environ.get("MBX_PLACES_CHECK", app.PLACES_CHECK_S))
     segment = int(os.environ.get("MBX_SEGMENT", "0"))
     if segment:
         log.Log.open = partial(log.Log.open, segment_size=segment)  # type: ignore[method-assign]
