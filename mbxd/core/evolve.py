@@ -8,6 +8,7 @@ a result before it is applied.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
@@ -76,21 +77,27 @@ def granted(identity: Identity, e: ev.Granted) -> Identity:
 
 
 def _granted(state: State, e: ev.Granted) -> None:
-    identity = granted(state.identities[e.identity], e)
-    state.put(identity)
-    state.index_hold(identity, cast("Hold", identity.hold))
-    key = (e.session.host, e.session.handle)
+    session = e.session
+    key = (session.host, session.handle)
+    identity = state.identities[e.identity] = granted(state.identities[e.identity], e)
+    state.index_hold(identity, key)
     if state.lost:
         state.lost.pop(key, None)
     _remember(state.by_key, key, e.identity)
-    for hint in e.session.hints:
+    for hint in session.hints:
         _remember(state.by_hint, hint, e.identity)
 
 
 def _remember(memory: dict[K, int], key: K, identity: int) -> None:
-    if memory.pop(key, None) is None and len(memory) >= HINTS_KEPT:
-        del memory[next(iter(memory))]
-    memory[key] = identity  # at the young end
+    before = len(memory)
+    memory[key] = identity
+    if len(memory) == before:
+        del memory[key]  # it was known: to the young end
+        memory[key] = identity
+    elif before >= HINTS_KEPT:
+        # An eighth at once: finding a dict's oldest key steps over all that were deleted before it.
+        for old in list(islice(memory, HINTS_KEPT // 8)):
+            del memory[old]
 
 
 def _let_go(state: State, identity: Identity) -> None:
@@ -123,7 +130,7 @@ def ended(identity: Identity, reason: str, at: float, active_at: float, epoch: i
 
 
 def _end(state: State, identity: Identity, reason: str, at: float, active_at: float, epoch: int | None = None) -> None:
-    state.drop_hold(identity, cast("Hold", identity.hold))
+    state.drop_hold(identity, cast("Hold", identity.hold).key)
     state.put(ended(identity, reason, at, active_at, epoch))
 
 

@@ -199,7 +199,7 @@ class State:
         self.next_identity = max(self.next_identity, identity.id + 1)
         self.index_names(identity)
         if identity.hold is not None:
-            self.index_hold(identity, identity.hold)
+            self.index_hold(identity, identity.hold.key)
 
     def index_names(self, identity: Identity) -> None:
         """Enter the address, the aliases, the agent name and the roster line."""
@@ -224,28 +224,28 @@ class State:
         roster = self.rosters.get(project)
         return [] if roster is None else roster.ordered()
 
-    def index_hold(self, identity: Identity, hold: Hold) -> None:
-        """Enter a grant."""
-        self.by_session[hold.key] = identity.id
-        host = hold.session.host
-        siblings = self.by_host.get(host)
+    def index_hold(self, identity: Identity, key: SessionKey) -> None:
+        """Enter a grant to the session."""
+        number = identity.id
+        self.by_session[key] = number
+        siblings = self.by_host.get(key[0])
         if siblings is None:
-            self.by_host[host] = {identity.id}
+            self.by_host[key[0]] = {number}
         else:
-            siblings.add(identity.id)
+            siblings.add(number)
         held = self.held.get(identity.project)
         if held is None:
-            self.held[identity.project] = {identity.id}
+            self.held[identity.project] = {number}
         else:
-            held.add(identity.id)
+            held.add(number)
 
-    def drop_hold(self, identity: Identity, hold: Hold) -> None:
-        """Take a grant out."""
-        self.by_session.pop(hold.key, None)
-        siblings = self.by_host[hold.session.host]
+    def drop_hold(self, identity: Identity, key: SessionKey) -> None:
+        """Take a grant to the session out."""
+        self.by_session.pop(key, None)
+        siblings = self.by_host[key[0]]
         siblings.discard(identity.id)
         if not siblings:
-            del self.by_host[hold.session.host]
+            del self.by_host[key[0]]
         self.held[identity.project].discard(identity.id)
 
     def find(self, name: str, project: int) -> Identity | None:
