@@ -1,0 +1,79 @@
+"""Finding messages by words.
+
+Owns how a query is read, and the one SELECT over the word index. Results come by time, never by rank: the index is
+walked backwards until the page is full, whatever its size. Never shows mail of others: who takes part is
+in the index too, so that looking for a common word in a small mailbox costs what the mailbox costs.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import Final, Literal
+
+import msgspec
+
+from mbxd.mail.queries import COLUMNS, before_of, bounded, letters
+from mbxd.mail.records import Page
+
+Scope = Literal["mine", "received", "sent"]
+
+QUERY_MAX: Final = 2_000
+WORDS_MAX: Final = 64
+_SNIPPET_TOKENS: Final = 16
+_WORD: Final = re.compile(r"\w")
+
+
+def search(
+    conn: sqlite3.Connection, identity: int | None, query: str, *, scope: Scope, limit: int, before: str
+) -> Page:
+    """Messages with the query's words in subject or body, newest first, each with a snippet of its body.
+
+    query: FTS5's language (https://sqlite.org/fts5.html, section 3); what that refuses is taken as plain words,
+    all of which must occur. identity None: a person, who finds everything.
+    """
+    limit = bounded(limit)
+    wanted = understood(conn, query)
+    if wanted is None:
+        return Page([], None)
+    match = f"{{subject body}} : ({wanted})"
+    if identity is not None:
+        match = f"({match}) AND who : ({_who(identity, scope)})"
+    rows = conn.execute(
+        f"SELECT {COLUMNS}, snippet(words, 1, '[', ']', '…', {_SNIPPET_TOKENS})"  # noqa: S608
+        " FROM words JOIN messages m ON m.n = words.rowid"
+        " WHERE words MATCH ? AND words.rowid < ? ORDER BY words.rowid DESC LIMIT ?",
+        (match, before_of(conn, before), limit + 1),
+    ).fetchall()
+    cursor = rows[limit - 1][1] if len(rows) > limit else None
+    found = letters(conn, [row[:-1] for row in rows[:limit]])
+    return Page([msgspec.structs.replace(one, snippet=row[-1]) for one, row in zip(found, rows, strict=False)], cursor)
+
+
+def understood(conn: sqlite3.Connection, query: str) -> str | None:
+    """The query as FTS5 takes it, None when it has no words. What is returned is a whole expression by itself,
+    so that nothing in it reaches beyond the brackets around it.
+    """
+    query = query[:QUERY_MAX].replace("\0", " ").encode("utf-8", "replace").decode()
+    if _WORD.search(query) is None:
+        return None
+    if _parses(conn, query):
+        return query
+    plain = [word for word in query.replace('"', " ").split() if _WORD.search(word)]
+    return " AND ".join(f'"{word}"' for word in plain[:WORDS_MAX]) or None
+
+
+def _parses(conn: sqlite3.Connection, query: str) -> bool:
+    """Ask FTS5 itself, with a range of rows that is empty, so that nothing is looked up."""
+    try:
+        conn.execute("SELECT 1 FROM words WHERE words MATCH ? AND rowid < 0 LIMIT 1", (query,)).fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            return False
+        raise
+    return True
+
+
+def _who(identity: int, scope: Scope) -> str:
+    tokens = {"mine": f"s{identity} OR r{identity}", "received": f"r{identity}", "sent": f"s{identity}"}
+    return tokens[scope]
