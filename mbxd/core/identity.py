@@ -78,7 +78,8 @@ def select(state: State, params: ListParams, ctx: Context) -> Listing:
 
 def _in_order(state: State, projects: list[int], ctx: Context) -> Iterator[Identity]:
     wanted = set(projects)
-    with_mail = (state.identities[i] for i, n in ctx.unread.items() if n and i in state.identities)
+    # A copy: the counts are live, and the writer's thread changes them.
+    with_mail = (state.identities[i] for i, n in list(ctx.unread.items()) if n and i in state.identities)
     yield from sorted(
         (i for i in with_mail if i.project in wanted and view.standing(i, ctx).state == "vacant"),
         key=lambda i: i.address,
@@ -107,7 +108,7 @@ def list_result(state: State, listing: Listing, rows: list[Any], ctx: Context) -
     wish = None if who is None else pending(state, ctx.caller, who, view.project_id(state, ctx))
     shown = None
     if wish is not None:
-        free = wish.identity is not None and view.blocker(wish.identity, who, ctx) is None
+        free = wish.identity is not None and view.obstacle(wish.identity, who, ctx) is None
         shown = Pending(name=wish.name, why=wish.why, claimable=free)
     loss = None if who is None else state.lost.get(who.key)
     return ListResult(
@@ -133,7 +134,7 @@ def _next_after_list(state: State, listing: Listing, wish: Pending | None, ctx: 
     if wish is not None and wish.claimable:
         return 'mbx_identity {"action":"claim"}'
     for identity in listing.identities:
-        if view.blocker(identity, who, ctx) is None:
+        if view.obstacle(identity, who, ctx) is None:
             return f'mbx_identity {{"action":"claim","name":"{identity.address}"}}'
     project = view.project_info(state, ctx)
     name = naming.conventional(None if project is None else project.slug, "backend")
@@ -279,7 +280,7 @@ def _name_taken(
     state: State, taken: Identity, name: str, role: str, slug: str | None, who: Acting | None, ctx: Context
 ) -> Rejected:
     stand = view.standing(taken, ctx)
-    claimable = view.blocker(taken, who, ctx) is None
+    claimable = view.obstacle(taken, who, ctx) is None
     wanted = naming.conventional(slug, role)
     suggested = naming.free_variant(wanted, state.by_address)
     alias = "" if taken.address == name else f" (now called {taken.address})"

@@ -6,7 +6,7 @@ Owns `blocker`, which `claim` runs and `claimable` shows, so the two can't disag
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 from mbx_wire.errors import Code
 from mbx_wire.identity import Holder, LastHolder, ProjectInfo, Row, You
@@ -29,17 +29,32 @@ def blocker(identity: Identity, who: Acting | None, ctx: Context, *, role: bool 
 
     who: None for a caller without a session, who is judged as a fresh one would be. role: a role is given too.
     """
-    if who is not None and who.holds is not None and who.holds.id == identity.id:
+    match obstacle(identity, who, ctx, role=role):
+        case None:
+            return None
+        case Code.RETIRED:
+            return retired(identity)
+        case Code.HOLDS_ANOTHER if who is not None and who.holds is not None:
+            return holds_another(who.holds, identity.address)
+        case Code.ROLE_REQUIRED:
+            return role_required(identity.address)
+        case _:
+            return in_use(identity, cast("Hold", identity.hold), standing(identity, ctx))
+
+
+def obstacle(identity: Identity, who: Acting | None, ctx: Context, *, role: bool = False) -> Code | None:
+    """The code of `blocker`, without its words: lists ask for every row."""
+    mine = None if who is None else who.holds
+    if mine is not None and mine.id == identity.id:
         return None
     if identity.retired == "retired":
-        return retired(identity)
-    stand = standing(identity, ctx)
-    if identity.hold is not None and stand.free_in_s != 0.0:
-        return in_use(identity, identity.hold, stand)
-    if who is not None and who.holds is not None:
-        return holds_another(who.holds, identity.address)
+        return Code.RETIRED
+    if identity.hold is not None and standing(identity, ctx).free_in_s != 0.0:
+        return Code.IDENTITY_IN_USE
+    if mine is not None:
+        return Code.HOLDS_ANOTHER
     if identity.role is None and not role:
-        return role_required(identity.address)
+        return Code.ROLE_REQUIRED
     return None
 
 
@@ -112,7 +127,7 @@ def row(state: State, identity: Identity, who: Acting | None, ctx: Context, stan
     """The identity as this caller sees it. `stand` overrides the evidence (for a grant that is just being made)."""
     stand = stand or standing(identity, ctx)
     yours = who is not None and who.holds is not None and who.holds.id == identity.id
-    refusal = blocker(identity, who, ctx)
+    refusal = obstacle(identity, who, ctx)
     hold, past = identity.hold, identity.past
     # A holder that is proven gone is no holder any more, even before that is in the log.
     shown = hold if stand.state != "vacant" else None
@@ -126,8 +141,8 @@ def row(state: State, identity: Identity, who: Acting | None, ctx: Context, stan
         state=stand.state,
         reason="yours" if yours and stand.state == "live" else stand.reason,
         claimable=refusal is None,
-        claim_error=None if refusal is None else str(refusal.code),
-        claimable_in_s=_wait(stand) if refusal is not None and refusal.code == Code.IDENTITY_IN_USE else None,
+        claim_error=None if refusal is None else str(refusal),
+        claimable_in_s=_wait(stand) if refusal == Code.IDENTITY_IN_USE else None,
         unread=ctx.unread.get(identity.id, 0),
         holder=None
         if shown is None

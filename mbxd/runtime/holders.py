@@ -48,6 +48,8 @@ class Seat:
     shims: dict[ProcessId, Watched] = field(default_factory=dict)
     loose_since: float | None = None
     last_call: float = 0.0
+    mates: set[int] = field(default_factory=set)
+    """Identities around the host process, this one among them: the very set of the index."""
     settled: Evidence | None = None
     """The evidence without its ages, made anew whenever it changes: the same object means the same evidence."""
 
@@ -172,7 +174,8 @@ class Holders:
         self._leave(identity)
         seat = Seat(identity, epoch, self.hold(host), last_call=self._awake.now())
         self._seats[identity] = seat
-        self._by_process.setdefault(host, set()).add(identity)
+        seat.mates = self._by_process.setdefault(host, set())
+        seat.mates.add(identity)
         self._calls.pop(host, None)
         for shim in shims:
             self._add_shim(seat, shim)
@@ -213,7 +216,7 @@ class Holders:
         if seat.settled is None:
             self._settle_seat(seat)
         settled = cast("Evidence", seat.settled)
-        siblings = len(self._by_process[seat.host.identity]) > 1
+        siblings = len(seat.mates) > 1
         if seat.loose_since is None and not siblings:
             return settled
         now = self._awake.now()
