@@ -55,6 +55,7 @@ def main() -> int:
 
 def run() -> int:
     """Run the daemon until it is stopped."""
+    from mbx_wire import places
     from mbxd import ground, logs
     from mbxd.store.errors import Damaged, NewerFormat
     from mbxd.store.lock import Held
@@ -64,7 +65,7 @@ def run() -> int:
     try:
         return _serve(ready)
     except Held as held:
-        return ready.failed(f"another mbxd runs already: {held}", EX_TEMPFAIL)
+        return ready.failed(f"{places.RUNS_ALREADY}: {held}", EX_TEMPFAIL)
     except (ground.Unfit, Damaged, NewerFormat) as problem:
         return ready.failed(str(problem), 1)
     except OSError as error:

@@ -213,15 +213,37 @@ def _start_locked(where: paths.Places) -> str:
     failure = recent_failure(where)
     if failure is not None:
         return f"error: {failure}"
-    answer = _run_daemon(where)
+    answer = _run_or_join(where)
     if answer == "ready":
         _remove(where.file(places.START_FAILED_NAME))
-    elif answer != _SLOW:
+    elif answer != _SLOW and not _lost_race(answer):
         _write(where.file(places.START_FAILED_NAME), answer.removeprefix("error:").strip())
     return answer
 
 
 _SLOW = f"error: the daemon is not ready after {READY_TIMEOUT:g} s and goes on starting; try again"
+
+
+def _run_or_join(where: paths.Places) -> str:
+    """Run a daemon. One that a service manager is starting, or that is about to end, has the lock: wait for it."""
+    deadline = time.monotonic() + READY_TIMEOUT
+    pause = 0.2
+    while True:
+        answer = _run_daemon(where)
+        if not _lost_race(answer):
+            return answer
+        again = time.monotonic() + pause
+        while time.monotonic() < again:
+            if _somebody_listens(where):
+                return "ready"
+            select.select([], [], [], 0.05)
+        if time.monotonic() > deadline or is_stopped(where):
+            return answer
+        pause = min(pause * 2, 5.0)
+
+
+def _lost_race(answer: str) -> bool:
+    return answer.startswith(f"error: {places.RUNS_ALREADY}")
 
 
 def _somebody_listens(where: paths.Places) -> bool:

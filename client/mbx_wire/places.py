@@ -20,9 +20,13 @@ START_LOCK_NAME = "start.lock"
 POINTER_NAME = "daemon.json"
 LOG_NAME = "mbxd.log"
 KEY_NAME = "key"
+MAIL_NAME = "mail.db"
 STOPPED_NAME = "stopped"
 START_FAILED_NAME = "start.failed"
 """Names of files in the state directory."""
+
+RUNS_ALREADY = "another mbxd runs already"
+"""How the word of a daemon begins that ends because another one has the lock: no failure, but a race."""
 
 
 def state_dir(env: Mapping[str, str], account_home: str) -> str:

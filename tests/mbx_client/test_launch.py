@@ -74,6 +74,13 @@ def test_the_daemon_takes_nothing_from_its_starter(env: dict[str, str], state: P
     assert (state.stat().st_mode & 0o777, (state / "mbxd.log").stat().st_mode & 0o777) == (0o700, 0o600)
 
 
+def test_a_lost_race_with_another_start_is_no_failure(env: dict[str, str], state: Path) -> None:
+    (state / "behaviour").write_text("beaten once")
+    assert start(env) == ""
+    assert len((state / "starts").read_text().split()) == 2
+    assert not (state / "start.failed").exists()
+
+
 def test_many_starters_start_one(env: dict[str, str], state: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: start(env), range(8))) == [""] * 8

@@ -55,6 +55,10 @@ def main() -> None:
     if behaviour == "fail":
         os.write(ready, b"error: the log is damaged\n")
         sys.exit(1)
+    if behaviour == "beaten once":
+        (state / "behaviour").unlink()
+        os.write(ready, b"error: another mbxd runs already: it is about to end\n")
+        sys.exit(75)
     if behaviour == "crash":
         sys.exit(3)
     note = {
