@@ -11,7 +11,7 @@ import re
 
 from mbx_wire.agent import AGENT_NAME_PATTERN
 from mbx_wire.errors import Code
-from mbxd.core import naming
+from mbxd.core import naming, tokens
 from mbxd.core.rejected import Rejected
 from mbxd.core.state import State
 from mbxd.core.words import ADJECTIVES, NOUNS
@@ -24,6 +24,7 @@ PROGRAMS = frozenset(
 _MODEL = re.compile(
     r"(gpt|o[1-9]|claude|opus|sonnet|haiku|gemini|grok|llama|mistral|qwen|deepseek|kimi|glm)[-_. ]?[0-9].*"
 )
+_TOKEN = re.compile(re.escape(tokens.PREFIX) + "[A-Za-z0-9_-]{43}")
 _AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _EMAIL = re.compile(r"[^@\s/]+@[^@\s/]+")
 _NOT_ADDRESS = re.compile(r"[^a-z0-9]+")
@@ -93,6 +94,8 @@ def check_name(name: str, program: str, model: str, *, strict: bool) -> str:
 
 def _refuse_kinds(name: str, program: str, model: str) -> None:
     lower = name.lower().strip()
+    if _TOKEN.fullmatch(name.strip()):  # it would be kept and shown to everybody: not even the refusal repeats it
+        raise _invalid("This is a registration token, not a name: it belongs into `registration_token`.")
     if lower in BROADCAST or lower in naming.RESERVED:
         raise _invalid(f"{naming.shown(name)} is a word for everybody, not a name.")
     if _EMAIL.fullmatch(lower):

@@ -148,6 +148,14 @@ def test_each_kind_of_wrong_name_has_its_own_words(name: str, words: str) -> Non
     assert "GreenCastle" in refusal.value.hint
 
 
+def test_a_token_is_no_name_and_is_not_repeated(world: AgentWorld) -> None:
+    token = tokens.mint(KEY, 1, 0)
+    for check in (agentnames.check_hint, lambda name: agentnames.check_name(name, "p", "m", strict=False)):
+        with pytest.raises(Rejected, match="registration token") as refusal:
+            check(token)
+        assert token not in str(refusal.value.body())
+
+
 def test_strict_naming_refuses_descriptions(world: AgentWorld) -> None:
     world.policy = world.policy._replace(strict_names=True)
     assert world.register(BOSS, "BackendHarmonizer") == Refusal("NAME_INVALID")
