@@ -98,11 +98,14 @@ def list_(state: State, params: ListParams, ctx: Context) -> Decision:
     """`identity.list`."""
     listing = select(state, params, ctx)
     rows: list[Any] = [view.row(state, identity, listing.who, ctx) for identity in listing.identities]
-    return Decision([], list_result(state, listing, rows, ctx))
+    free = (i for i in listing.identities if view.obstacle(i, listing.who, ctx) is None)
+    return Decision([], list_result(state, listing, rows, ctx, next(free, None)))
 
 
-def list_result(state: State, listing: Listing, rows: list[Any], ctx: Context) -> ListResult:
-    """The result around the rows, which may be encoded already."""
+def list_result(
+    state: State, listing: Listing, rows: list[Any], ctx: Context, claimable: Identity | None
+) -> ListResult:
+    """The result around the rows, which may be encoded already. claimable: the first of them that is."""
     who = listing.who
     mine = None if who is None else who.holds
     wish = None if who is None else pending(state, ctx.caller, who, view.project_id(state, ctx))
@@ -123,19 +126,20 @@ def list_result(state: State, listing: Listing, rows: list[Any], ctx: Context) -
         identities=rows,
         truncated=listing.truncated,
         warnings=listing.warnings,
-        next=_next_after_list(state, listing, shown, ctx),
+        next=_next_after_list(state, listing, shown, ctx, claimable),
     )
 
 
-def _next_after_list(state: State, listing: Listing, wish: Pending | None, ctx: Context) -> str | None:
+def _next_after_list(
+    state: State, listing: Listing, wish: Pending | None, ctx: Context, claimable: Identity | None
+) -> str | None:
     who = listing.who
     if who is None or who.holds is not None:
         return None
     if wish is not None and wish.claimable:
         return 'mbx_identity {"action":"claim"}'
-    for identity in listing.identities:
-        if view.obstacle(identity, who, ctx) is None:
-            return f'mbx_identity {{"action":"claim","name":"{identity.address}"}}'
+    if claimable is not None:
+        return f'mbx_identity {{"action":"claim","name":"{claimable.address}"}}'
     project = view.project_info(state, ctx)
     name = naming.conventional(None if project is None else project.slug, "backend")
     name = naming.free_variant(name, state.by_address)

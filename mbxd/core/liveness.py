@@ -52,6 +52,9 @@ class Standing(NamedTuple):
     free_in_s: float | None
 
 
+LIVE = Standing("live", "held", None)
+
+
 def assess(identity: Identity, evidence: Evidence | None, policy: Policy) -> Standing:
     """Apply the table. `evidence` is None when nobody holds."""
     if identity.retired is not None:
@@ -66,7 +69,7 @@ def assess(identity: Identity, evidence: Evidence | None, policy: Policy) -> Sta
     if seen.host == "alive" and seen.shims == "dead":
         return _loose("detached", "detached", seen.loose_s, policy)
     if seen.connected:
-        return Standing("live", "held", None)
+        return LIVE
     return _loose("unknown", "unverifiable", seen.loose_s, policy)
 
 
@@ -78,11 +81,13 @@ def is_loose(host: Status, shims: Status, *, connected: bool) -> bool:
 
 
 def _attached(seen: Evidence, policy: Policy) -> Standing:
+    if seen.sibling_s is None:
+        return LIVE
     silent = seen.idle_s - policy.idle_after
     # Silence counts only while other conversations of the same process go on: a quiet process is no evidence.
-    if silent >= 0 and seen.sibling_s is not None and seen.sibling_s < policy.idle_after:
+    if silent >= 0 and seen.sibling_s < policy.idle_after:
         return _loose("detached", "conversation-idle", silent, policy)
-    return Standing("live", "held", None)
+    return LIVE
 
 
 def _loose(state: State, reason: Reason, since_s: float, policy: Policy) -> Standing:

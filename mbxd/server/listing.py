@@ -27,6 +27,7 @@ class _Kept(NamedTuple):
     active: float | None
     unread: int
     policy: Policy
+    claimable: bool
     raw: msgspec.Raw
 
 
@@ -43,24 +44,25 @@ class Rows:
         """The result of identity.list, and the ids of what it shows."""
         listing = rules.select(self._state, params, ctx)
         who = listing.who
-        rows: list[Any] = [self._row(identity, who, ctx) for identity in listing.identities]
+        kept = [self._row(identity, who, ctx) for identity in listing.identities]
+        rows: list[Any] = [row.raw for row in kept]
         ids = [identity.id for identity in listing.identities]
         if who is not None and who.holds is not None:
             ids.append(who.holds.id)
         loss = None if who is None else self._state.lost.get(who.key)
         if loss is not None:
             ids.append(loss.identity)
-        return rules.list_result(self._state, listing, rows, ctx), ids
+        claimable = next((row.record for row in kept if row.claimable), None)
+        return rules.list_result(self._state, listing, rows, ctx, claimable), ids
 
-    def _row(self, identity: Identity, who: Acting | None, ctx: Context) -> msgspec.Raw:
+    def _row(self, identity: Identity, who: Acting | None, ctx: Context) -> _Kept:
         holds = None if who is None else who.holds
-        if holds is not None and holds.id == identity.id:
-            return msgspec.Raw(self._encode(view.row(self._state, identity, who, ctx)))
         key = (identity.id, holds is not None)
         evidence = None if identity.hold is None else ctx.evidence(identity.id)
         active = ctx.active.get(identity.id)
         unread = ctx.unread.get(identity.id, 0)
-        kept = self._kept.get(key)
+        mine = holds is not None and holds.id == identity.id
+        kept = None if mine else self._kept.get(key)
         if (
             kept is not None
             and kept.record is identity
@@ -69,9 +71,12 @@ class Rows:
             and kept.unread == unread
             and kept.policy is ctx.policy
         ):
-            return kept.raw
-        raw = msgspec.Raw(self._encode(view.row(self._state, identity, who, ctx)))
+            return kept
+        row = view.row(self._state, identity, who, ctx)
+        made = _Kept(identity, evidence, active, unread, ctx.policy, row.claimable, msgspec.Raw(self._encode(row)))
+        if mine:
+            return made  # only its holder sees it like this
         if len(self._kept) >= ROWS_KEPT:
             self._kept.clear()
-        self._kept[key] = _Kept(identity, evidence, active, unread, ctx.policy, raw)
-        return raw
+        self._kept[key] = made
+        return made
