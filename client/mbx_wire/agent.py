@@ -62,9 +62,8 @@ AgentName = Annotated[
         description="The agent's name, for example GreenCastle.", extra_json_schema={"pattern": AGENT_NAME_PATTERN}
     ),
 ]
-Token = Annotated[
-    str, msgspec.Meta(description="The token that came with the name.", extra_json_schema={"maxLength": 256})
-]
+KnownAgent = Annotated[str, msgspec.Meta(description="The agent's name, for example GreenCastle, or its address.")]
+Token = Annotated[str, msgspec.Meta(description="The token that came with the name.")]
 
 
 class CreateAgentParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,7 +102,7 @@ class WhoisParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`agent.whois`: the profile of an agent."""
 
     project_key: ProjectKey
-    agent_name: AgentName
+    agent_name: KnownAgent
     include_recent_commits: Annotated[
         bool, msgspec.Meta(description="Whether to show the newest commits of its profile.")
     ] = True
@@ -119,7 +118,7 @@ class RetireAgentParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """`agent.retire`: put your own or a vacant identity away."""
 
     project_key: ProjectKey
-    agent_name: AgentName
+    agent_name: KnownAgent
 
 
 class AgentResult(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import toon_format
 
 from tests.support.agents import Agents
 from tests.support.daemon import PATIENCE, DaemonProcess, Place, environment, image, wait_until
@@ -58,6 +59,19 @@ def test_the_documented_calls(agents: Agents, shop: Path, client: str, mode: str
     shown = boss.call("whois", project_key=key, agent_name="greencastle")
     assert (shown["state"], shown["holder"]["pid"]) == ("live", boss.pid)
     assert boss.call("retire_agent", project_key=key, agent_name=plain["name"])["retired"] is True
+
+
+@pytest.mark.parametrize("tool", ["create_agent_identity", "register_agent"])
+def test_toon_is_the_text_alone(agents: Agents, shop: Path, tool: str) -> None:
+    agent = agents.start(shop)
+    agent.order(tool, {**BASE, "project_key": str(shop), "format": "toon", "task_description": "ship: it, now"})
+    answer = agent.answer()
+    assert answer["is_error"] is False
+    assert toon_format.decode(answer["text"]) == answer["structured"]
+    assert answer["text"].startswith(f"id: 1\nname: {answer['structured']['name']}\n")
+    agent.order("whois", {"project_key": str(shop), "agent_name": answer["structured"]["name"]})
+    plain = agent.answer()
+    assert json.loads(plain["text"]) == plain["structured"]
 
 
 @pytest.mark.parametrize(("client", "mode"), CLIENTS)
