@@ -6,7 +6,7 @@ does I/O; this module imports the standard library alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -179,4 +179,89 @@ class Watcher(Protocol):
 
     def watch(self, paths: Sequence[str]) -> AsyncIterator[None]:
         """Yields after any change below the directories; coalesced, at most once a second."""
+        ...
+
+
+class RepoFailed(Exception):
+    """The repository can't be used now; the text is one line for people. Trying again later may help."""
+
+
+class RepoMoved(RepoFailed):
+    """The branch is not where the writer thought: somebody else moved it. Nothing was changed."""
+
+
+class Tip(NamedTuple):
+    """Newest commit of the branch. seq: of its trailer when the daemon made it, else None."""
+
+    hexsha: str
+    seq: int | None
+
+
+class NewCommit(NamedTuple):
+    """A commit to be made. message: with its trailers; at: Unix seconds; files: (path, contents); gone: paths."""
+
+    message: str
+    at: float
+    files: Iterable[tuple[str, bytes]]
+    gone: Iterable[str] = ()
+
+
+class PastCommit(NamedTuple):
+    """A commit of the branch. seq as in `Tip`; compared: it put right what did not come from the log."""
+
+    hexsha: str
+    seq: int | None
+    compared: bool
+    summary: str
+    at: float
+
+
+class Repo(Protocol):
+    """The Git repository of the archive: one branch. Calls block, may come from any thread, and raise RepoFailed."""
+
+    def prepare(self) -> None:
+        """Make the repository unless it is there."""
+        ...
+
+    def tip(self) -> Tip | None:
+        """The newest commit; None when there is none."""
+        ...
+
+    def blob_id(self, contents: bytes) -> str:
+        """The name that Git gives these contents."""
+        ...
+
+    def files(self, hexsha: str) -> dict[str, str]:
+        """Path -> blob id of every file of a commit."""
+        ...
+
+    def write(self, parent: str | None, commits: Iterable[NewCommit]) -> str | None:
+        """Put commits on top of `parent`, all or none; the new tip.
+
+        One that would change nothing is left out; None when all are. Raises RepoMoved when the tip is not `parent`.
+        """
+        ...
+
+    def checkout(self) -> None:
+        """Bring the checked-out files to the tip."""
+        ...
+
+    def log(self, path: str | None, limit: int | None) -> list[PastCommit]:
+        """Commits, newest first: all, or those of a file over its renames."""
+        ...
+
+    def check(self) -> list[str]:
+        """What is wrong with the repository's objects, in words."""
+        ...
+
+    def tidy(self) -> None:
+        """Put small packs together when there are many."""
+        ...
+
+    def start_over(self) -> None:
+        """Set the repository aside (as `<name>.old`, in place of an older one) and make an empty one."""
+        ...
+
+    def abort(self) -> None:
+        """End what runs now in other threads, as failed; later calls fail at once."""
         ...
