@@ -31,6 +31,7 @@ from mbxd.core.state import State
 from mbxd.core.times import iso
 from mbxd.ports import Clock, Processes, ProcessId
 from mbxd.runtime import upkeep
+from mbxd.runtime.archive import Archive
 from mbxd.runtime.clock import AwakeTime
 from mbxd.runtime.committer import Committer
 from mbxd.runtime.edits import Edits
@@ -38,6 +39,8 @@ from mbxd.runtime.engine import Engine, NoRoom
 from mbxd.runtime.fanout import Fanout
 from mbxd.runtime.holders import Holders
 from mbxd.runtime.instances import Instances
+from mbxd.runtime.post import Post
+from mbxd.runtime.repo import GitRepo
 from mbxd.server.listener import Listener
 from mbxd.server.services import Services, Settings
 from mbxd.server.systemd import Notifier
@@ -88,6 +91,11 @@ class Daemon:
         fanout = Fanout(engine.state, parts.clock.wall)
         engine.on_staged.append(holders.on_event)
         engine.on_durable.append(fanout.on_durable)
+        post = Post(engine, in_thread, parts.clock, self._degraded)
+        engine.on_durable.append(post.on_durable)
+        archive_path = parts.ground.file(places.ARCHIVE_NAME)
+        repo = GitRepo(archive_path, os.environ.get("PATH", os.defpath))
+        archive = Archive(engine, repo, in_thread, parts.clock, self._degraded, archive_path)
         self._spares = upkeep.Spares(engine, in_thread, self._degraded)
         self._snapshots = upkeep.Snapshots(engine, in_thread, self._degraded)
         device, inode = parts.lock.identity
@@ -96,6 +104,8 @@ class Daemon:
             holders=holders,
             instances=Instances(awake, engine.state.replies),
             fanout=fanout,
+            post=post,
+            archive=archive,
             processes=parts.processes,
             clock=parts.clock,
             awake=awake,
@@ -127,15 +137,22 @@ class Daemon:
             services.holders.adopt(services.engine.state)
             services.holders.propose_all_gone()
             await services.engine.wait_durable()
+            services.post.open(parts.ground.file(places.MAIL_NAME))
+            engine_nursery.start_soon(services.post.follow)
             for loop in (services.holders.watch_deaths, services.holders.sweep_for_ever, self._snapshots.keep):
                 engine_nursery.start_soon(loop)
             engine_nursery.start_soon(upkeep.tick, services.awake)
-            engine_nursery.start_soon(upkeep.forget, services.engine, services.instances, parts.clock)
+            engine_nursery.start_soon(
+                upkeep.forget, services.engine, services.instances, parts.clock, services.post.forget
+            )
             engine_nursery.start_soon(self._sweep_names)
             engine_nursery.start_soon(self._edits.poll_for_ever)
             engine_nursery.start_soon(self._edits.watch_for_ever)
+            engine_nursery.start_soon(services.archive.keep)
             await self._serve()
             await services.engine.wait_durable()
+            await services.archive.close()
+            await in_thread(services.post.close)
             engine_nursery.cancel_scope.cancel()
         log.info("stopped")
 

@@ -207,7 +207,10 @@ class Predecessor(msgspec.Struct, frozen=True):
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
-    """Result of claim and register."""
+    """Result of claim and register.
+
+    inbox: the first unread headers; owed, waited_for: ids of requests to answer, and of own ones without an answer.
+    """
 
     action: Literal["claim", "register"]
     identity: Row
@@ -219,6 +222,8 @@ class ClaimResult(msgspec.Struct, frozen=True):
     predecessor: Predecessor | None
     warnings: list[str]
     next: str | None
+    owed: list[str] = []
+    waited_for: list[str] = []
 
 
 class ReleaseResult(msgspec.Struct, frozen=True):

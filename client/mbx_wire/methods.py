@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mbx_wire import admin, agent, envelope, identity
+from mbx_wire import admin, agent, archive, envelope, identity, mail
 
 
 class NoParams(msgspec.Struct, frozen=True):
@@ -61,6 +61,15 @@ _ALL = (
     Method("agent.whois", agent.WhoisParams, agent.WhoisResult, "The profile of an agent."),
     Method("agent.retire", agent.RetireAgentParams, agent.RetireResult, "Puts one away.", changes=True),
     Method("project.ensure", agent.EnsureProjectParams, agent.ProjectResult, "Makes a project.", changes=True),
+    Method("mail.whoami", mail.WhoamiParams, mail.WhoamiResult, "Who the session is."),
+    Method("mail.inbox", mail.InboxParams, mail.MessagesResult, "Headers of what came."),
+    Method("mail.read", mail.ReadParams, mail.MessagesResult, "Bodies; reading changes nothing."),
+    Method("mail.send", mail.SendParams, mail.SendResult, "Sends.", changes=True),
+    Method("mail.reply", mail.ReplyParams, mail.SendResult, "Answers in the thread.", changes=True),
+    Method("mail.ack", mail.AckParams, mail.AckResult, "Is done with messages.", changes=True),
+    Method("mail.sent", mail.SentParams, mail.MessagesResult, "What was sent, and what became of it."),
+    Method("mail.thread", mail.ThreadParams, mail.MessagesResult, "A thread."),
+    Method("mail.search", mail.SearchParams, mail.MessagesResult, "Words in mail."),
     Method("tool.call", admin.ToolCallParams, AnyResult, "An MCP tools/call whole.", changes=True),
     Method(
         "admin.free",
@@ -77,6 +86,10 @@ _ALL = (
     Method("admin.sweep", agent.SweepParams, agent.SweepResult, "Retires the idle.", changes=True, people=True),
     Method("admin.log", admin.LogParams, admin.LogResult, "The registry's history."),
     Method("admin.stats", NoParams, admin.StatsResult, "Counters of the daemon's parts."),
+    Method("archive.status", NoParams, archive.ArchiveStatusResult, "How far the Git archive is."),
+    Method("archive.verify", NoParams, archive.ArchiveVerifyResult, "Compares it with the registry."),
+    Method("archive.rebuild", NoParams, archive.ArchiveRebuildResult, "Makes it anew.", people=True),
+    Method("archive.log", archive.ArchiveLogParams, archive.ArchiveLogResult, "Its commits."),
     Method("events.subscribe", admin.SubscribeParams, admin.SubscribeResult, "Streams durable changes."),
 )
 

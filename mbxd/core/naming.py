@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Container, Iterable
+from itertools import islice
 
 from mbx_wire.errors import Code
 from mbx_wire.identity import ADDRESS_PATTERN, DESCRIPTION_MAX, ROLE_PATTERN
@@ -23,7 +24,8 @@ _NOT_SLUG = re.compile(r"[^a-z0-9]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 SLUG_MAX = 24
 NEAR_CUTOFF = 0.8
-NEAR_SCANNED = 2_000
+NEAR_WHOLE_CUTOFF = 0.92
+NEAR_SCANNED = 500
 
 
 def is_address(name: str) -> bool:
@@ -136,8 +138,12 @@ def conventional(project_slug: str | None, role: str) -> str:
 def near(name: str, others: Iterable[str], project_slug: str | None) -> list[str]:
     """Up to three addresses so like the wanted one that it may be a slip of the pen; best first.
 
-    The project's prefix is left out of the comparison: it is the same for all and would make all look alike.
+    The project's prefix is left out of the comparison, since it is the same for all and would make all look alike;
+    whole names count only when nearly equal.
     """
     prefix = f"{project_slug}-" if project_slug else ""
-    bare = {other.removeprefix(prefix): other for other, _ in zip(others, range(NEAR_SCANNED), strict=False)}
-    return [bare[m] for m in difflib.get_close_matches(name.removeprefix(prefix), bare, n=3, cutoff=NEAR_CUTOFF)]
+    scanned = list(islice(others, NEAR_SCANNED))
+    bare = {other.removeprefix(prefix): other for other in scanned}
+    found = [bare[m] for m in difflib.get_close_matches(name.removeprefix(prefix), bare, n=3, cutoff=NEAR_CUTOFF)]
+    whole = difflib.get_close_matches(name, scanned, n=3, cutoff=NEAR_WHOLE_CUTOFF)
+    return list(dict.fromkeys([*found, *whole]))[:3]

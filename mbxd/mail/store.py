@@ -61,10 +61,9 @@ class MailStore:
 
     def close(self, timeout: float = 10.0) -> bool:
         """Finish what was queued, then close; whether it was done in time (seconds)."""
-        ended = self._writer.stop(timeout)
         self._closed = True
-        self._drop_idle()
-        return ended
+        self._drop_idle()  # before the writer: who is last moves the WAL into the file, and readers can't
+        return self._writer.stop(timeout)
 
     # -- commands
 
@@ -209,8 +208,8 @@ class MailStore:
             except sqlite3.Error as error:
                 raise translate(error, self.path) from error
             finally:
-                if conn.in_transaction:
-                    conn.execute("COMMIT")
+                with contextlib.suppress(sqlite3.Error):  # there is nothing to undo but the snapshot
+                    conn.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:

@@ -46,6 +46,11 @@ class Staged(NamedTuple):
     need: int
 
 
+_CARRIES_ACTIVITY = frozenset(
+    {ev.Granted, ev.ShimAttached, ev.Released, ev.HolderEnded, ev.Freed, ev.RoleSet, ev.ProfileUpdated}
+)
+"""Events that move `last_active_at`: what is noted in memory is in the log with them."""
+
 Listener = Callable[[int, ev.Event], None]
 
 
@@ -130,7 +135,8 @@ class Engine:
             identity = event.id
         if identity is not None:
             self._touched[identity] = seq
-            self.active.pop(identity, None)
+            if type(event) in _CARRIES_ACTIVITY:
+                self.active.pop(identity, None)
 
     # -- committing ------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -145,8 +146,10 @@ async def tick(awake: AwakeTime) -> None:
         awake.tick()
 
 
-async def forget(engine: Engine, instances: Instances, clock: Clock) -> None:
-    """Drop the kept results of clients that died long ago, for ever."""
+async def forget(
+    engine: Engine, instances: Instances, clock: Clock, elsewhere: Callable[[tuple[str, ...]], Awaitable[None]]
+) -> None:
+    """Drop the kept results of clients that died long ago, for ever; `elsewhere` does the same for mail."""
     while True:
         await trio.sleep(FORGET_EVERY_S)
         overdue = instances.take_overdue()
@@ -156,3 +159,4 @@ async def forget(engine: Engine, instances: Instances, clock: Clock) -> None:
             engine.stage("internal.forget_instances", ForgetInstances(overdue), Context(PERSON, clock.wall()))
         except (NoRoom, Rejected):
             continue  # the next start takes them up again
+        await elsewhere(overdue)

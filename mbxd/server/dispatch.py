@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from mbx_wire import admin as wire_admin
+from mbx_wire import agent as wire_agent
 from mbx_wire import identity as wire_identity
 from mbx_wire.envelope import ProjectRef, Request
 from mbx_wire.errors import Code, RpcError
@@ -27,11 +28,12 @@ from mbxd.core.machine import RULES
 from mbxd.core.rejected import Rejected
 from mbxd.core.sessions import acting
 from mbxd.core.state import Identity
-from mbxd.runtime.engine import NoRoom
-from mbxd.server import explain, secrets, tools, wire
+from mbxd.runtime.engine import NoRoom, Outcome
+from mbxd.server import archiving, explain, secrets, tools, wire
 from mbxd.server.callers import Introduced
 from mbxd.server.limits import ROOM_WAIT_S
 from mbxd.server.listing import Rows
+from mbxd.server.mailroom import Mailroom
 from mbxd.server.params import ParamsDecoder
 from mbxd.server.services import Services
 
@@ -75,6 +77,7 @@ class Dispatcher:
         """`services`: the rest of the daemon."""
         self._services = services
         self._rows = Rows(services.engine.state)
+        self._mail = Mailroom(services)
 
     def answer(self, request: Request, who: Introduced | None) -> Answer | Line:
         """The answer to a request, or a whole failure line. Never raises."""
@@ -125,12 +128,18 @@ class Dispatcher:
                 return Later(partial(self._history, params, ctx))
             case wire_admin.ShowParams() if method.name == "identity.why":
                 return Now(explain.why(services, params.name, ctx), self._undurable())
+            case _ if method.name.startswith("mail."):
+                return Later(partial(self._mail_call, method, params, ctx, who))
+            case _ if method.name.startswith("archive."):
+                return Later(partial(self._archive, method.name, params, ctx))
             case _ if method.name == "admin.stats":
                 return Now(explain.stats(services))
             case _ if method.name not in RULES:
                 raise _NoMethod
         if not method.changes:
             result = services.engine.look(method.name, params, ctx)
+            if isinstance(params, wire_agent.WhoisParams) and params.include_recent_commits:
+                return Later(partial(self._whois, result, params.commit_limit))
             shown = getattr(result, "identity", None)
             return Now(result, services.engine.newest_undurable([shown.id]) if shown else 0)
         if services.stopping:
@@ -138,7 +147,23 @@ class Dispatcher:
         self._check_lives(who)
         outcome = services.engine.stage(method.name, params, ctx)
         self._spoke(method.name, ctx, who)
+        if isinstance(params, wire_identity.ClaimParams | wire_identity.RegisterParams):
+            held = holding(services, ctx.caller)
+            if held is not None and (services.post.unread.get(held.id) or services.post.involved(held.id)):
+                return Later(partial(self._briefed, outcome, held.id))
         return Now(secrets.add(outcome.result, params, services), outcome.seq)
+
+    async def _briefed(self, outcome: Outcome, identity: int) -> Now:
+        return Now(await self._mail.briefed(outcome.result, identity), outcome.seq)
+
+    async def _mail_call(self, method: Method, params: msgspec.Struct, ctx: Context, who: Introduced) -> Now:
+        if method.changes:
+            if self._services.stopping:
+                raise Rejected(Code.STOPPING, "The daemon is stopping.", "Try again in a moment.", retryable=True)
+            self._check_lives(who)
+        result = await self._mail.answer(params, ctx)
+        self._spoke(method.name, ctx, who)
+        return Now(result)
 
     def _check_lives(self, who: Introduced) -> None:
         """Refuse a change over a connection that outlived its process: a child that inherited it is another's voice."""
@@ -171,8 +196,20 @@ class Dispatcher:
         except Rejected as refusal:
             return Now(tools.refusal(refusal), self._undurable())
         if isinstance(answer, Later):
-            return Later(partial(_as_tool_later, answer, toon=call.toon))
-        return _as_tool(answer, toon=call.toon)
+            return Later(partial(self._as_tool_later, answer, ctx, toon=call.toon))
+        return self._as_tool(answer, ctx, toon=call.toon)
+
+    def _as_tool(self, answer: Now, ctx: Context, *, toon: bool) -> Now:
+        raw = answer.result if isinstance(answer.result, msgspec.Raw) else _encode(answer.result)
+        held = holding(self._services, ctx.caller)
+        unread = 0 if held is None else self._services.post.unread.get(held.id, 0)
+        return Now(tools.result(bytes(raw), unread, toon=toon), answer.seq)
+
+    async def _as_tool_later(self, answer: Later, ctx: Context, *, toon: bool) -> Now:
+        try:
+            return self._as_tool(await answer.wait(), ctx, toon=toon)
+        except Rejected as refusal:
+            return Now(tools.refusal(refusal), self._undurable())
 
     # -- pieces ----------------------------------------------------------------------------------------------
 
@@ -186,7 +223,7 @@ class Dispatcher:
             services.settings.policy,
             services.holders.evidence,
             services.engine.active,
-            {},
+            services.post.unread,
             services.host_label,
             who.container,
             os.urandom(16) if draws else b"",
@@ -200,8 +237,19 @@ class Dispatcher:
         if held is None:
             return
         self._services.engine.active[held.id] = ctx.now
-        if not who.command_line and self._services.holders.spoke(held.id, who.shim) and method in _SPOKEN:
+        if who.command_line:
+            return
+        self._services.holders.spoke(held.id, who.shim)
+        # It may have looked before it acts: what counts is whether the log knows it.
+        if method in _SPOKEN and held.hold is not None and who.shim not in held.hold.shims:
             self._services.attach(held.id, held.epoch, who.shim)
+
+    async def _archive(self, method: str, params: msgspec.Struct, ctx: Context) -> Now:
+        return Now(await archiving.answer(self._services, method, params, ctx))
+
+    async def _whois(self, result: wire_agent.WhoisResult, limit: int) -> Now:
+        seq = self._services.engine.newest_undurable([result.id])
+        return Now(await archiving.with_commits(self._services, result, limit), seq)
 
     async def _history(self, params: wire_admin.LogParams, ctx: Context) -> Now:
         return Now(await explain.history(self._services, params, ctx))
@@ -257,12 +305,3 @@ def failed(request: Request, error: Exception) -> bytes:
         case _:
             log.error("internal error", exc_info=error, extra={"method": request.method[:60]})
             return wire.failure(number, RpcError.INTERNAL, "Internal error; the daemon's log has the details.")
-
-
-def _as_tool(answer: Now, *, toon: bool) -> Now:
-    raw = answer.result if isinstance(answer.result, msgspec.Raw) else _encode(answer.result)
-    return Now(tools.result(bytes(raw), toon=toon), answer.seq)
-
-
-async def _as_tool_later(answer: Later, *, toon: bool) -> Now:
-    return _as_tool(await answer.wait(), toon=toon)

@@ -10,11 +10,13 @@ import trio
 from mbx_wire.envelope import LockInfo, ServerInfo
 from mbxd.core.liveness import Policy
 from mbxd.ports import Clock, Processes, ProcessId, RunSync
+from mbxd.runtime.archive import Archive
 from mbxd.runtime.clock import AwakeTime
 from mbxd.runtime.engine import Engine
 from mbxd.runtime.fanout import Fanout
 from mbxd.runtime.holders import Holders
 from mbxd.runtime.instances import Instances
+from mbxd.runtime.post import Post
 
 
 @dataclass(slots=True)
@@ -41,6 +43,8 @@ class Services:
     holders: Holders
     instances: Instances
     fanout: Fanout
+    post: Post
+    archive: Archive
     processes: Processes
     clock: Clock
     awake: AwakeTime

@@ -44,6 +44,7 @@ class CallToolResult(msgspec.Struct, frozen=True):
     content: list[Text]
     structuredContent: msgspec.Raw  # noqa: N815 - the protocol's spelling
     isError: bool  # noqa: N815 - the protocol's spelling
+    meta: dict[str, int] | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="_meta")
 
 
 try:  # the optional extra; imported at the start so that an upgrade under a running daemon changes nothing
@@ -97,10 +98,13 @@ def _identity(params: wire.IdentityToolParams) -> Call:
     return Call(method.name, method.params(**given))
 
 
-def result(structured: bytes, *, toon: bool = False) -> CallToolResult:
-    """A success from its encoded result. The object is the same whatever the text is written in."""
+def result(structured: bytes, unread: int, *, toon: bool = False) -> CallToolResult:
+    """A success from its encoded result. The object is the same whatever the text is written in.
+
+    unread: messages that wait for the caller; it goes with every result, so that an agent hears of its mail.
+    """
     text = _toon(msgspec.json.decode(structured)) if toon and _toon is not None else structured.decode()
-    return CallToolResult([Text(text)], msgspec.Raw(structured), isError=False)
+    return CallToolResult([Text(text)], msgspec.Raw(structured), isError=False, meta={"unread": unread})
 
 
 def refusal(rejected: Rejected) -> CallToolResult:
