@@ -40,9 +40,12 @@ class Edits:
 
     async def poll_for_ever(self) -> None:
         """The slow way, always on."""
+        looked = trio.current_time()
         while True:
-            await trio.sleep(RETRY_S if not self.native else POLL_S)
-            self.look()
+            await trio.sleep(RETRY_S)  # the native watch may fail at any moment
+            if not self.native or trio.current_time() - looked >= POLL_S:
+                looked = trio.current_time()
+                self.look()
 
     async def watch_for_ever(self) -> None:
         """The quick way, where it works."""
@@ -50,30 +53,41 @@ class Edits:
         told = False
         while True:
             if stamp(directory) is not None:
-                try:
-                    await self._watch(directory)
-                except Exception as error:  # watchfiles raises errors of its own making: any of them means "poll"
-                    self.native = False
-                    if not told:
-                        told = True
-                        log.warning("configuration is polled", extra={"why": str(error)[:200]})
+                problem = await self._watch(directory)
+                self.native = False
+                if problem is not None and not told:
+                    told = True
+                    log.warning("configuration is polled", extra={"why": str(problem)[:200]})
             await trio.sleep(POLL_S)
 
-    async def _watch(self, directory: str) -> None:
-        stop = trio.Event()
+    async def _watch(self, directory: str) -> Exception | None:
+        """Watch until that fails; why it did."""
+        stop, problem = trio.Event(), None
         self.native = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_set_when_cancelled, stop)
+            try:
+                await self._follow(directory, stop)
+            except Exception as error:  # watchfiles raises errors of its own making: any of them means "poll"
+                problem = error
+            nursery.cancel_scope.cancel()
+        return problem
+
+    async def _follow(self, directory: str, stop: trio.Event) -> None:
         name = os.path.basename(self._path)
         async for changes in watchfiles.awatch(
-            directory,
-            recursive=False,
-            step=STEP_MS,
-            debounce=STEP_MS,
-            stop_event=stop,
-            rust_timeout=60_000,
-            raise_interrupt=False,
+            directory, recursive=False, step=STEP_MS, debounce=STEP_MS, stop_event=stop, rust_timeout=60_000
         ):
             if any(os.path.basename(path) == name for _, path in changes):
                 self.look()
+
+
+async def _set_when_cancelled(event: trio.Event) -> None:
+    """The watch's thread can't be cancelled: without this it would hold up the daemon's end by its whole timeout."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        event.set()
 
 
 def stamp(path: str) -> tuple[int, int, int] | None:

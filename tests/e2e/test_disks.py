@@ -26,7 +26,7 @@ def fill(client: Client, name: str) -> int:
             assert message["error"]["data"]["retryable"] is True
             assert "reading still works" in message["error"]["data"]["hint"]
             return epoch
-        epoch = message["result"]["epoch"]
+        epoch = int(message["result"]["epoch"])
         number = client.send("identity.release")
         message = client.receive()
         if "error" in message:
@@ -40,9 +40,7 @@ def test_a_full_disk_refuses_changes_and_serves_reads_until_there_is_room(
     place: Place, forest: Forest, code: str
 ) -> None:
     full = place.root / "full"
-    daemon = place.start(
-        FAULTY, MBX_SEGMENT=SEGMENT, MBX_FAULT=f"spare:1:{code}", MBX_FAULT_UNTIL=str(full)
-    )
+    daemon = place.start(FAULTY, MBX_SEGMENT=SEGMENT, MBX_FAULT=f"spare:1:{code}", MBX_FAULT_UNTIL=str(full))
     client = forest.session(daemon).client
     client.register("shop-a")
     client.release()
@@ -100,9 +98,7 @@ def test_a_limit_on_file_sizes_is_a_full_disk(place: Place, forest: Forest) -> N
         "sync_dir:1",
     ],
 )
-def test_a_failed_write_ends_the_daemon_and_a_restart_tells_the_truth(
-    place: Place, forest: Forest, fault: str
-) -> None:
+def test_a_failed_write_ends_the_daemon_and_a_restart_tells_the_truth(place: Place, forest: Forest, fault: str) -> None:
     place.start(FAULTY, MBX_SEGMENT=SEGMENT).stop()
     daemon = place.start(FAULTY, MBX_SEGMENT=SEGMENT, MBX_FAULT=fault)
     speaker = forest.session(daemon)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +22,10 @@ from mbxd.runtime.processes import LocalProcesses
 from tests.support.daemon import FAULTY, PROGRAM, Client, DaemonProcess, Place, stopped, wait_until
 from tests.support.trees import Forest
 
-QUICK = {"MBX_PLACES_CHECK": "0.05"}
+QUICK: dict[str, Any] = {"MBX_PLACES_CHECK": "0.05"}
 
 
-def fails(place: Place, state: Path | None = None, **more: str) -> tuple[int, str]:
+def fails(place: Place, state: Path | None = None, **more: Any) -> tuple[int, str]:
     """Exit code and log of a daemon that must not start."""
     daemon = place.start(state=state, wait=False, **more)
     said = daemon.wait_ready(must=False)
@@ -122,10 +124,8 @@ def test_clients_that_do_not_read_do_not_hold_it_up(place: Place, forest: Forest
     for at in range(30):
         daemon.person().register(f"mailbox-{at}")
     client.sock.setblocking(False)
-    try:
+    with contextlib.suppress(BlockingIOError):
         client.sock.send(b'{"jsonrpc":"2.0","id":1,"method":"identity.list","params":{"all":true}}\n' * 2000)
-    except BlockingIOError:
-        pass
     wait_until("it answers others", lambda: daemon.person().call("ping"))
     began = time.monotonic()
     assert daemon.stop() == 0
@@ -300,7 +300,7 @@ class Manager:
         self.listening.listen(16)
         self.place = place
 
-    def start(self, **more: str) -> DaemonProcess:
+    def start(self, **more: Any) -> DaemonProcess:
         """As systemd does: descriptor 3, and LISTEN_PID of the very process."""
         fd = self.listening.fileno()
         launcher = self.place.root / "launch.py"
@@ -447,3 +447,17 @@ def test_a_configuration_that_can_not_be_read(place: Place) -> None:
     place.config("").unlink()
     (place.root / "home/.config/mbx/config.toml").mkdir()
     assert place.start().person().call("status")["config_error"]
+
+
+def test_a_watched_configuration_does_not_hold_up_the_end(place: Place) -> None:
+    place.config("[liveness]\ndetach_grace_s = 7\n")
+    daemon = place.start()
+    wait_until("it is watched", lambda: "inotify" in " ".join(links(daemon.pid)))
+    began = time.monotonic()
+    assert daemon.stop() == 0
+    assert time.monotonic() - began < 15, "not as long as the watch waits for an edit, which is a minute"
+
+
+def links(pid: int) -> list[str]:
+    """Where the descriptors of a process lead."""
+    return [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]

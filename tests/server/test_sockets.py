@@ -18,7 +18,10 @@ from tests.support.daemon import Client, DaemonProcess, Place, wait_until
 from tests.support.trees import Forest
 
 MIB = 1024 * 1024
-HELLO = {"protocol": {"min": 1, "max": 1}, "client": {"name": "mbx-mcp", "version": "0", "instance": "i"}}
+HELLO: dict[str, Any] = {
+    "protocol": {"min": 1, "max": 1},
+    "client": {"name": "mbx-mcp", "version": "0", "instance": "i"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -213,8 +216,22 @@ _json = st.recursive(
     max_leaves=12,
 )
 _method = st.sampled_from(
-    ["hello", "ping", "status", "identity.list", "identity.claim", "identity.register", "identity.show", "tool.call"]
-    + ["identity.release", "identity.why", "admin.log", "admin.stats", "admin.free", "events.subscribe"]
+    [
+        "hello",
+        "ping",
+        "status",
+        "identity.list",
+        "identity.claim",
+        "identity.register",
+        "identity.show",
+        "tool.call",
+        "identity.release",
+        "identity.why",
+        "admin.log",
+        "admin.stats",
+        "admin.free",
+        "events.subscribe",
+    ]
 ) | st.text(max_size=12)
 _request = st.fixed_dictionaries(
     {"jsonrpc": st.just("2.0"), "method": _method, "id": st.integers() | st.text(max_size=5) | _json},
@@ -325,7 +342,7 @@ def test_a_slow_subscriber_is_cut_off_and_told(daemon: DaemonProcess, forest: Fo
         seen.append(good.client.note()["params"]["seq"])
         seen.append(good.client.note()["params"]["seq"])
     assert seen == sorted(seen)
-    notes = []
+    notes: list[dict[str, Any]] = []
     while not notes or notes[-1]["method"] != "events.dropped":
         notes.append(slow.client.note())
     assert notes[-1]["params"]["queued"] > 0
@@ -384,7 +401,7 @@ def test_looking_writes_nothing(daemon: DaemonProcess, forest: Forest) -> None:
     holder, other = forest.sessions(daemon, 2)
     holder.client.register("shop-a")
     registry = daemon.state / "registry"
-    wait_until("the spare is made", lambda: os.listdir(registry) and sorted(os.listdir(registry))[-1] == "next.spare")
+    wait_until("the spare is made", lambda: max(os.listdir(registry)) == "next.spare")
     before = image(daemon.state)
     for client in (holder.client, other.client, daemon.person()):
         client.hello() if client is other.client else None

@@ -158,7 +158,6 @@ class DaemonProcess:
         state: Path,
         program: tuple[str, ...] = PROGRAM,
         *,
-        wait: bool = True,
         prepare: Callable[[], None] | None = None,
         pass_fds: tuple[int, ...] = (),
         **env: str,
@@ -177,14 +176,12 @@ class DaemonProcess:
                 cwd="/",
                 close_fds=True,
                 pass_fds=(write_end, *pass_fds),
-                preexec_fn=lambda: _in_the_child(prepare),
+                preexec_fn=lambda: _in_the_child(prepare),  # noqa: PLW1509 - it calls prctl and setrlimit alone
             )
         os.close(write_end)
         self._ready_fd = read_end
         self.clients: list[Client] = []
         self.said = ""
-        if wait:
-            self.wait_ready()
 
     @property
     def pid(self) -> int:
@@ -270,9 +267,14 @@ class Place:
         if error is None:
             assert not [log for log in logs if "Traceback" in log], logs
 
-    def start(self, program: tuple[str, ...] = PROGRAM, *, state: Path | None = None, **more: Any) -> DaemonProcess:
+    def start(
+        self, program: tuple[str, ...] = PROGRAM, *, state: Path | None = None, wait: bool = True, **more: Any
+    ) -> DaemonProcess:
+        """Start a daemon and wait until it is ready."""
         daemon = DaemonProcess(state or self.state, program, **more)
         self.daemons.append(daemon)
+        if wait:
+            daemon.wait_ready()
         return daemon
 
     def forget(self, daemon: DaemonProcess) -> None:

@@ -5,7 +5,8 @@
 Points: before_append, half_written, after_write, after_fsync, before_reply count the calls since the daemon was
 ready, and end the process with SIGKILL at the nth. pwrite, sync_data, rename, sync_dir, spare fail from the nth
 on (`spare` fails as long as the file $MBX_FAULT_UNTIL exists), short_write writes only a part. Small segments
-(MBX_SEGMENT) make the log roll often; MBX_PLACES_CHECK is the pause between looks at the socket's path. Everything else is the real daemon.
+(MBX_SEGMENT) make the log roll often; MBX_PLACES_CHECK is the pause between looks at the socket's path, in
+seconds. Everything else is the real daemon.
 """
 
 from __future__ import annotations
@@ -134,9 +135,12 @@ class FaultyListener(listener.Listener):
 def main() -> int:
     from mbxd import app
 
-    vfs.OsVfs = FaultyVfs  # type: ignore[misc]
-    listener.SocketTransport = FaultyTransport  # type: ignore[misc]
-    app.Listener = FaultyListener  # type: ignore[misc]
+    for module, name, faulty in (
+        (vfs, "OsVfs", FaultyVfs),
+        (listener, "SocketTransport", FaultyTransport),
+        (app, "Listener", FaultyListener),
+    ):
+        setattr(module, name, faulty)
     app.PLACES_CHECK_S = float(os.environ.get("MBX_PLACES_CHECK", app.PLACES_CHECK_S))
     segment = int(os.environ.get("MBX_SEGMENT", "0"))
     if segment:

@@ -1,0 +1,262 @@
+"""The states of an identity from scripted processes and clocks: both tables of docs/liveness.md, in a whole daemon."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from tests.support.fakeprocesses import Machine
+from tests.support.rig import running
+
+pytestmark = pytest.mark.trio
+HOUR = 3600.0
+
+
+async def test_a_reused_pid_is_dead_at_once(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, host, _ = await rig.session()
+        await client.register("shop-a")
+        other, _, _ = await rig.session()
+        rig.machine.reuse(host, same_tick=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await other.state("shop-a") == ("vacant", "holder-exited")
+        assert (await other.claim("shop-a"))["epoch"] == 2
+
+
+@pytest.mark.parametrize("pidfs", [True, False])
+@pytest.mark.parametrize("same_tick", [True, False])
+async def test_a_pid_that_was_reused_while_the_daemon_was_down(
+    autojump_clock: trio.abc.Clock, pidfs: bool, same_tick: bool
+) -> None:
+    machine = Machine(pidfs=pidfs)
+    async with running(machine) as rig:
+        client, host, _ = await rig.session()
+        await client.register("shop-a")
+    machine.views.clear()
+    machine.reuse(host, same_tick=same_tick)
+    async with running(machine, rig.vfs) as after:
+        person = await after.person()
+        state = await person.state("shop-a")
+        if pidfs or not same_tick:
+            assert state == ("vacant", "pid-reused")
+        else:  # nothing tells them apart; the shim's death makes it claimable in the end
+            assert state[0] in {"live", "detached"}
+
+
+async def test_after_a_reboot_everybody_is_gone(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, host, _ = await rig.session()
+        ticks = rig.machine.table[host].ticks
+        await client.register("shop-a")
+    rig.machine.reboot()
+    assert rig.machine.spawn(ticks=ticks) == host
+    async with running(rig.machine, rig.vfs) as after:
+        assert await (await after.person()).state("shop-a") == ("vacant", "rebooted")
+
+
+@pytest.mark.parametrize("pidfd", [True, False])
+async def test_without_pidfds_the_sweep_sees_a_death(autojump_clock: trio.abc.Clock, pidfd: bool) -> None:
+    async with running(Machine(pidfd=pidfd)) as rig:
+        client, host, _ = await rig.session()
+        await client.register("shop-a")
+        person = await rig.person()
+        began = trio.current_time()
+        rig.machine.kill(host)
+        while (await person.state("shop-a"))[0] != "vacant":  # noqa: ASYNC110 - the moment is what is tested
+            await trio.sleep(0.1)
+        assert trio.current_time() - began <= (0.2 if pidfd else 2.2)
+
+
+async def test_out_of_descriptors_is_no_death(autojump_clock: trio.abc.Clock) -> None:
+    async with running(Machine(pidfd=False)) as rig:
+        client, host, shim = await rig.session()
+        await client.register("shop-a")
+        person = await rig.person()
+        rig.machine.hide(host)
+        rig.machine.hide(shim)
+        await trio.sleep(HOUR)
+        assert (await person.state("shop-a"))[0] == "live", "unreadable, but its connection is open"
+        await client.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        row = await person.row("shop-a")
+        assert (row["state"], row["reason"], row["claimable"]) == ("unknown", "unverifiable", False)
+        assert 0 < row["claimable_in_s"] <= 60
+        other, _, _ = await rig.session()
+        assert (await other.refused("identity.claim", {"name": "shop-a"})).body["retryable"]
+        await trio.sleep(61)
+        row = await person.row("shop-a")
+        assert (row["state"], row["reason"], row["claimable"]) == ("unknown", "grace-over", True)
+        rig.machine.hide(host, hidden=False)
+        rig.machine.hide(shim, hidden=False)
+        await trio.sleep(3)
+        assert (await person.state("shop-a"))[0] == "live", "a definite answer counts at once"
+        assert not (await other.refused("identity.claim", {"name": "shop-a"})).body["retryable"]
+
+
+async def test_a_session_that_can_not_be_seen_lives_by_its_pidfd(autojump_clock: trio.abc.Clock) -> None:
+    """Another pid namespace: the number means nothing, SO_PEERPIDFD does."""
+    async with running() as rig:
+        shim = rig.machine.spawn(foreign=True)
+        client = rig.connect(shim)
+        await client.hello(container="box")
+        await client.register("shop-a")
+        person = await rig.person()
+        assert (await person.state("shop-a"))[0] == "live"
+        await client.stream.aclose()
+        await trio.sleep(HOUR)
+        assert (await person.state("shop-a"))[0] == "live"
+        rig.machine.kill(shim)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await person.state("shop-a")) == ("vacant", "holder-exited")
+
+
+async def test_a_zombie_leader_with_threads_lives(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, host, _ = await rig.session()
+        await client.register("shop-a")
+        rig.machine.add_threads(host)
+        rig.machine.exit_leader(host)
+        await trio.sleep(HOUR)
+        person = await rig.person()
+        assert (await person.state("shop-a"))[0] == "live"
+        rig.machine.end_threads(host)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await person.state("shop-a"))[0] == "vacant"
+
+
+async def test_age_frees_nothing(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, _, _ = await rig.session()
+        other, _, _ = await rig.session()
+        epoch = (await client.register("shop-a"))["epoch"]
+        await trio.sleep(3 * HOUR)
+        assert (await other.refused("identity.claim", {"name": "shop-a"})).data["claimable_in_s"] is None
+        assert (await client.claim())["epoch"] == epoch
+
+
+@pytest.mark.parametrize("step", [90.0, 1.5e9, -1.6e9, 12 * HOUR])
+async def test_a_clock_step_frees_nothing(autojump_clock: trio.abc.Clock, step: float) -> None:
+    async with running() as rig:
+        client, _, shim = await rig.session()
+        await client.register("shop-a")
+        rig.machine.kill(shim)  # the grace runs
+        await trio.testing.wait_all_tasks_blocked()
+        person = await rig.person()
+        before = (await person.row("shop-a"))["claimable_in_s"]
+        rig.clock.wall_by = step
+        await rig.services.holders.sweep()
+        row = await person.row("shop-a")
+        assert row["state"] == "detached"
+        assert abs(row["claimable_in_s"] - before) < 2
+
+
+async def test_time_that_nobody_watched_does_not_count(autojump_clock: trio.abc.Clock) -> None:
+    """Suspend, or the daemon stopped: an hour passes between two ticks."""
+    async with running() as rig:
+        client, _, shim = await rig.session()
+        await client.register("shop-a")
+        rig.machine.kill(shim)
+        await trio.sleep(10)
+        rig.clock.awake_by += HOUR
+        person = await rig.person()
+        row = await person.row("shop-a")
+        assert 40 < row["claimable_in_s"] < 51
+        await trio.sleep(10)
+        rig.clock.awake_by -= 2 * HOUR  # never goes back by itself, and would not count either
+        assert not (await person.row("shop-a"))["claimable"]
+        await trio.sleep(60)
+        assert (await person.row("shop-a"))["claimable"]
+
+
+async def test_a_restart_gives_a_fresh_grace(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, _, shim = await rig.session()
+        await client.register("shop-a")
+        rig.machine.kill(shim)
+        await trio.sleep(55)
+    async with running(rig.machine, rig.vfs) as after:
+        person = await after.person()
+        row = await person.row("shop-a")
+        assert row["state"] == "detached"
+        assert row["claimable_in_s"] > 55
+
+
+async def test_a_session_that_comes_back_ends_the_grace(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, host, shim = await rig.session()
+        epoch = (await client.register("shop-a"))["epoch"]
+        rig.machine.kill(shim)
+        await trio.sleep(59)
+        again = rig.connect(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
+        await again.hello()
+        assert (await again.claim())["epoch"] == epoch
+        await trio.sleep(HOUR)
+        person = await rig.person()
+        assert (await person.state("shop-a"))[0] == "live"
+        why = await person.call("identity.why", {"name": "shop-a"})
+        assert sorted(p["verdict"] for p in why["processes"]) == ["alive", "alive", "dead"]
+
+
+async def test_looking_does_not_attach_durably_but_counts_as_life(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, host, shim = await rig.session()
+        await client.register("shop-a")
+        rig.machine.kill(shim)
+        await trio.testing.wait_all_tasks_blocked()
+        again = rig.connect(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
+        await again.hello()
+        seq = rig.services.engine.staged_seq
+        await again.call("identity.list")
+        assert rig.services.engine.staged_seq == seq
+        assert (await again.row("shop-a"))["state"] == "live"
+        await again.claim()
+        assert rig.services.engine.staged_seq > seq, "acting logs the new shim"
+
+
+async def test_a_silent_conversation_gives_way_only_while_its_siblings_go_on(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, _, _ = await rig.session()
+        other, _, _ = await rig.session()
+        await client.register("shop-a", session="s1")
+        await client.register("shop-b", session="s2")
+        await trio.sleep(2 * HOUR)
+        assert (await other.row("shop-a"))["state"] == "live", "a quiet process is no evidence"
+        await client.call("identity.list", session="s2")
+        row = await other.row("shop-a")
+        assert (row["state"], row["reason"]) == ("detached", "grace-over")
+        assert (await other.row("shop-b"))["state"] == "live"
+        assert (await other.claim("shop-a"))["epoch"] == 2
+        listed = await client.call("identity.list", session="s1")
+        assert listed["lost"]["name"] == "shop-a"
+        assert (await client.refused("identity.claim", {"name": "shop-a"}, session="s1")).code == "IDENTITY_IN_USE"
+
+
+async def test_stale_evidence_does_not_end_a_newer_grant(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, _, _ = await rig.session()
+        epoch = (await client.register("shop-a"))["epoch"]
+        await client.call("identity.release")
+        other, _, _ = await rig.session()
+        assert (await other.claim("shop-a"))["epoch"] == epoch + 1
+        rig.daemon._propose_death(1, epoch, "holder-exited")
+        assert (await other.row("shop-a"))["state"] == "live"
+
+
+async def test_handles_are_given_back(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        await rig.person()
+        held = len(rig.processes.held)
+        for _ in range(20):
+            client, host, shim = await rig.session()
+            beneath = rig.machine.spawn(ppid=host, argv=("/usr/bin/mbxctl",))
+            command = rig.connect(beneath)
+            await command.hello("mbxctl")
+            await command.stream.aclose()
+            mute = rig.connect(shim)
+            await mute.call("ping")
+            await mute.stream.aclose()
+            await client.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(rig.processes.held) == held
+        assert rig.services.connections == 0
+        assert rig.services.shims_of == {}
