@@ -6,7 +6,7 @@ for a change, plus a ping.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 from bench import client, floors, load
@@ -69,9 +69,8 @@ class _Cycle:
             raise RuntimeError(f"refused: {line!r}")
 
 
-def _bytes_a_change(running: Daemon, act: object) -> int:
+def _bytes_a_change(running: Daemon, act: Callable[[], object]) -> int:
     before = running.written()
-    assert callable(act)
     act()
     after = running.written()
     return (after[0] - before[0]) // (after[1] - before[1])
@@ -104,7 +103,7 @@ def rate(bench: Bench) -> Iterator[Row]:
     with daemon(bench) as synced, daemon(bench, sync="none") as unsynced:
         rates: dict[int, list[float]] = {synced.pid: [], unsynced.pid: []}
         alone: list[float] = []
-        size = 400
+        size = _bytes_of_one(synced)
         for number in range(bench.rounds(10)):
             order = (synced, unsynced) if number % 2 else (unsynced, synced)
             for running in order:
@@ -115,6 +114,21 @@ def rate(bench: Bench) -> Iterator[Row]:
         value = p50(rates[synced.pid])
     yield Row("durable changes, 64 clients", value, p50(rates[unsynced.pid]))
     yield Row("durable changes, 64 clients, against one sync each", value, 1 / _mean(alone))
+
+
+def _bytes_of_one(running: Daemon) -> int:
+    """Bytes that a change of one client takes in the log."""
+    with running.connect() as conn:
+        says = client.Changes("size", "size")
+        conn.ask(client.numbered(says.register("size-000"), 0))
+        conn.ask(client.numbered(says.release("once"), 0))
+
+        def act() -> None:
+            for number in range(20):
+                conn.ask(client.numbered(says.claim("size-000"), number))
+                conn.ask(client.numbered(says.release(), number))
+
+        return _bytes_a_change(running, act)
 
 
 def _mean(samples: list[float]) -> float:
