@@ -13,19 +13,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from mbxd.mail.queries import COLUMNS, before_of, bounded, letters
+from mbxd.mail.queries import COLUMNS, before_of, bounded, page
 from mbxd.mail.records import Page
+from mbxd.mail.snippets import pattern, snippet
 
 Scope = Literal["mine", "received", "sent"]
 
 QUERY_MAX: Final = 2_000
 WORDS_MAX: Final = 64
-_OPEN: Final = "\ue000"
-_CLOSE: Final = "\ue001"
-"""Around found words: characters of private use, which texts hardly have. One that does gets odd brackets."""
-_SNIPPET: Final = 120
-"""Characters of a snippet, brackets aside."""
-_LEAD: Final = 40
 _WORD: Final = re.compile(r"\w")
 
 
@@ -45,16 +40,17 @@ def search(
     if identity is not None:
         match = f"({match}) AND who : ({_who(identity, scope)})"
     rows = conn.execute(
-        f"SELECT {COLUMNS}, highlight(words, 1, '{_OPEN}', '{_CLOSE}')"  # noqa: S608
-        " FROM words JOIN messages m ON m.n = words.rowid"
+        f"SELECT {COLUMNS} FROM words JOIN messages m ON m.n = words.rowid"  # noqa: S608
         " WHERE words MATCH ? AND words.rowid < ? ORDER BY words.rowid DESC LIMIT ?",
         (match, before_of(conn, before), limit + 1),
     ).fetchall()
-    cursor = rows[limit - 1][1] if len(rows) > limit else None
-    found = letters(conn, [row[:-1] for row in rows[:limit]])
-    return Page(
-        [msgspec.structs.replace(one, snippet=_snippet(row[-1])) for one, row in zip(found, rows, strict=False)], cursor
-    )
+    found = page(conn, rows, limit)
+    marked = pattern(wanted)
+    with_snippets = []
+    for row, letter in zip(rows, found.letters, strict=False):  # one body at a time: they may be large
+        (body,) = conn.execute("SELECT body FROM messages WHERE n = ?", (row[0],)).fetchone()
+        with_snippets.append(msgspec.structs.replace(letter, snippet=snippet(body, marked)))
+    return Page(with_snippets, found.cursor)
 
 
 def understood(conn: sqlite3.Connection, query: str) -> str | None:
@@ -84,17 +80,3 @@ def _parses(conn: sqlite3.Connection, query: str) -> bool:
 def _who(identity: int, scope: Scope) -> str:
     tokens = {"mine": f"s{identity} OR r{identity}", "received": f"r{identity}", "sent": f"s{identity}"}
     return tokens[scope]
-
-
-def _snippet(text: str) -> str:
-    """Some of a body around the first word found there, in brackets; its beginning when there is none.
-
-    FTS5's own snippet() takes time by the square of the words found: a minute for a body of one word repeated.
-    """
-    first = max(text.find(_OPEN), 0)
-    begin = max(first - _LEAD, 0)
-    part = text[begin : begin + _SNIPPET]
-    if part.count(_OPEN) > part.count(_CLOSE):
-        part += text[begin + _SNIPPET :].split(_CLOSE, 1)[0][:_SNIPPET] + _CLOSE
-    part = part.replace(_OPEN, "[").replace(_CLOSE, "]")
-    return f"{'…' if begin else ''}{part}{'…' if begin + _SNIPPET < len(text) else ''}"
