@@ -72,6 +72,7 @@ class Archive:
         self._closing = False
         self._turn = trio.Lock()
         self._wake = trio.Event()
+        self._hurry = trio.Event()
         self._moved = trio.Event()
         self._arrival = trio.Event()
         self._counts = {"commits": 0, "compared": 0, "failures": 0, "longest_ms": 0.0}
@@ -138,7 +139,9 @@ class Archive:
                 await self._wait_to_retry()
                 self._wake.set()
             else:
-                await trio.sleep(min(DUTY * (trio.current_time() - began), PAUSE_MAX_S))
+                with trio.move_on_after(min(DUTY * (trio.current_time() - began), PAUSE_MAX_S)):
+                    await self._hurry.wait()
+                self._hurry = trio.Event()
 
     async def _keep_checkout(self) -> None:
         """The checked-out files are for people and may be late."""
@@ -287,6 +290,7 @@ class Archive:
 
     async def commits_of(self, identity: Identity, limit: int) -> list[PastCommit]:
         """Newest commits of an identity's profile. Raises RepoFailed. Waits a moment for what is on its way."""
+        self._hurry.set()
         with trio.move_on_after(SEEN_S):
             while self._error is None and any(entry.identity == identity.id for entry in self._tail):
                 await self._arrival.wait()
@@ -324,7 +328,7 @@ class Archive:
             return await self._run_sync(verifying.compare, self._repo, copies, late, self._error)
 
     async def rebuild(self) -> ArchiveRebuildResult:
-        """Set the archive aside and make it anew: from the log when it has everything, else one commit of the present."""
+        """Set the archive aside and make it anew from the log, or as one commit of the present."""
         async with self._turn:
             await self._run_sync(self._repo.start_over)
             self._known, self._tip, self._seq = False, None, None
@@ -332,10 +336,10 @@ class Archive:
             await self._catch_up()
             if self._error is not None:
                 raise RepoFailed(self._error)
-            made = await self._run_sync(self._repo.log, None, None) if self._tip else []
+            made = await self._run_sync(self._repo.log, None, None)
         compared = any(commit.compared for commit in made)
         return ArchiveRebuildResult(
-            head=self._tip.hexsha if self._tip else None,
+            head=made[0].hexsha if made else None,
             commits=len(made),
             set_aside=f"{self._path}.old",
             warnings=["The log no longer has everything: older history is not in the new archive."] if compared else [],

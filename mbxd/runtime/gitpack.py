@@ -80,7 +80,7 @@ class Objects:
 class Tree:
     """A directory, read when it is needed and written when it changed."""
 
-    __slots__ = ("_changed", "_children", "_entries", "_objects", "name")
+    __slots__ = ("_children", "_entries", "_objects", "changed", "name")
 
     def __init__(self, objects: Objects, data: bytes | None) -> None:
         """`data`: as Git has it; None: a new one."""
@@ -88,7 +88,7 @@ class Tree:
         self._entries = {} if data is None else _parse(data)
         self.name = None if data is None else _name(_TREE, data)
         self._children: dict[bytes, Tree] = {}
-        self._changed = False
+        self.changed = False
 
     def put(self, path: list[bytes], contents: bytes) -> bool:
         """Write a file; whether that changed anything. A file in a directory's place gives way."""
@@ -101,7 +101,7 @@ class Tree:
             self._entries[path[0]] = entry
         elif not self._child(path[0], make=True).put(path[1:], contents):  # type: ignore[union-attr]
             return False
-        self._changed = True
+        self.changed = True
         return True
 
     def drop(self, path: list[bytes]) -> bool:
@@ -115,7 +115,7 @@ class Tree:
             child = self._child(path[0], make=False)
             if child is None or not child.drop(path[1:]):
                 return False
-        self._changed = True
+        self.changed = True
         return True
 
     def _child(self, name: bytes, *, make: bool) -> Tree | None:
@@ -135,13 +135,13 @@ class Tree:
     def save(self) -> bytes | None:
         """Put it and what changed below into the pack; its name, None when it is empty."""
         for name, child in self._children.items():
-            if child._changed:
+            if child.changed:
                 saved = child.save()
                 if saved is None:
                     self._entries.pop(name, None)
                 else:
                     self._entries[name] = (_DIRECTORY, saved)
-        self._changed = False
+        self.changed = False
         if not self._entries:
             self.name = None
             return None

@@ -45,7 +45,16 @@ _CONFIG = {
     "advice.detachedHead": "false",
 }
 _NONE = "0" * 40
-_FIELDS = f"%H%x1f%ce%x1f%(trailers:key={SEQ_TRAILER},valueonly,separator=%x20)%x1f%(trailers:key={COMPARED_TRAILER})%x1f%at%x1f%s"
+_FIELDS = "%x1f".join(
+    (
+        "%H",
+        "%ce",
+        f"%(trailers:key={SEQ_TRAILER},valueonly,separator=%x20)",
+        f"%(trailers:key={COMPARED_TRAILER},separator=%x20)",
+        "%at",
+        "%s",
+    )
+)
 _LOCKED = re.compile(r"unable to create '([^']+\.lock)'|cannot lock", re.IGNORECASE)
 _FULL = re.compile(r"no space left|disk quota|file too large|SIGXFSZ", re.IGNORECASE)
 
@@ -145,6 +154,8 @@ class GitRepo:
         if path is not None:
             arguments.append("--follow")
         arguments += [BRANCH, "--", *([] if path is None else [path])]
+        if not self._has_branch():
+            return []
         out = self._git(*arguments, timeout=READ_S if path is None else LOG_S)
         return [_past(line) for line in out.decode("utf-8", "replace").split("\0") if line]
 
