@@ -260,7 +260,10 @@ class Place:
     ) -> None:
         for daemon in self.daemons:
             daemon.close()
-        strays = leftovers(self.root)
+        until = time.monotonic() + PATIENCE
+        # A git that worked for a killed daemon ends by itself: its pipe is closed.
+        while (strays := leftovers(self.root)) and time.monotonic() < until:
+            select.select([], [], [], 0.02)
         logs = [daemon.log() for daemon in self.daemons if daemon.log_path.exists()]
         shutil.rmtree(self.root)
         assert not strays, f"left behind: {strays}"
