@@ -28,7 +28,7 @@ Figure = Callable[[Bench], Iterator[Row]]
 
 def figures() -> dict[Figure, tuple[str, ...]]:
     """Each measurement with the names of its rows, or how they begin."""
-    from bench import death, durable, scale, sockets, startup
+    from bench import agents, death, durable, scale, sockets, startup
 
     return {
         sockets.ping: ("ping",),
@@ -39,6 +39,8 @@ def figures() -> dict[Figure, tuple[str, ...]]:
         durable.one_client: tuple(f"durable {kind}, 1 client" for kind in durable.KINDS),
         durable.eight_clients: tuple(f"durable {kind}, 8 clients" for kind in durable.KINDS),
         durable.rate: ("durable changes",),
+        agents.one_client: tuple(f"agent identity: {kind}" for kind in agents.KINDS),
+        agents.rate: ("agent identities made",),
         death.kills: ("kill -9",),
         death.false_deaths: ("false deaths",),
         startup.shim: ("shim:",),

@@ -45,6 +45,9 @@ TARGETS: dict[str, Target] = {
     "durable changes, 64 clients, against one sync each": Target(
         "1/s", 3.0, at_least=True, floor="one write + fdatasync after another"
     ),
+    "agent identity: create, 1 client p50": Target("us", 1.6, floor="write + fdatasync of the same bytes, plus ping"),
+    "agent identity: register, 1 client p50": Target("us", 1.6, floor="write + fdatasync of the same bytes, plus ping"),
+    "agent identities made, 64 clients": Target("1/s", 0.55, at_least=True, floor="the same with syncing off"),
     "kill -9 to listed vacant p50": Target("ms", 4.0, floor="bare pidfd wait, p50"),
     "kill -9 to listed vacant p99": Target("ms", 10.0, floor="bare pidfd wait, p99"),
     "false deaths (SIGSTOP, busy cores, shim restarts)": Target("", 0.0, on_value=True),

@@ -92,6 +92,13 @@ class Line:
     epoch: int = 0
     role: str | None = None
     retired: bool = False
+    swept: bool = False
+    provisional: bool = False
+    generation: int = 0
+
+    def revive(self) -> None:
+        """Whoever takes it takes it out of its retirement."""
+        self.retired = self.swept = False
 
 
 class Ledger(dict[str, Line]):
@@ -109,7 +116,7 @@ class Ledger(dict[str, Line]):
         """The epoch that a claim of a known mailbox gets, or its refusal. gives_way: its holder is gone or loose."""
         line = self[name]
         if line.holder != session:
-            if line.retired:
+            if line.retired and not line.swept:
                 return Refusal("RETIRED")
             if line.holder is not None and not gives_way:
                 return Refusal("IDENTITY_IN_USE")
@@ -122,6 +129,8 @@ class Ledger(dict[str, Line]):
         line.role = line.role or role
         if line.holder != session:
             line.holder, line.epoch = session, line.epoch + 1
+            line.revive()
+        line.provisional = False
         return line.epoch
 
 
@@ -287,7 +296,17 @@ def check(world: World) -> None:
     assert dump(reloaded(state)) == live, "a snapshot is the state"
     assert dump(world.replayed(world.batches)) == live, "the log is the state"
     seen = {
-        i.address: Line(None if i.hold is None else i.hold.key, i.epoch, i.role, i.retired is not None)
+        i.address: Line(
+            None if i.hold is None else i.hold.key,
+            i.epoch,
+            i.role,
+            i.retired is not None,
+            i.retired == "swept",
+            i.hold is not None and i.hold.provisional,
+            i.generation,
+        )
         for i in state.identities.values()
     }
+    for line in world.ledger.values():
+        line.provisional = line.provisional and line.holder is not None
     assert seen == world.ledger

@@ -149,7 +149,7 @@ class Registry(RuleBasedStateMachine):
             elif line.role not in {None, role}:
                 assert result == Refusal("ROLE_MISMATCH")
             else:
-                line.role = role
+                line.role, line.provisional = role, False
                 assert (result["created"], result["epoch"]) == (False, line.epoch)
         elif world.ledger.holds(key):
             assert result == Refusal("HOLDS_ANOTHER")
@@ -176,7 +176,8 @@ class Registry(RuleBasedStateMachine):
         assert held or result["resumed"] or wish or world.state.by_key.get(key)
         line = world.ledger[address]
         line.epoch += 0 if held else 1
-        line.holder = key
+        line.holder, line.provisional = key, False
+        line.revive()
         assert result["epoch"] == line.epoch
         self.settle_grant(key)
 
@@ -255,8 +256,8 @@ class Registry(RuleBasedStateMachine):
         if not back and line.holder is not None and not dead:
             assert result == Refusal("IDENTITY_IN_USE")
             return
-        assert result["changed"] == (line.retired == back)
-        line.retired = not back
+        assert result["changed"] == (line.retired == back or (line.swept and not back))
+        line.retired, line.swept = not back, False
         if not back:
             line.holder = None
 
@@ -401,13 +402,13 @@ class Registry(RuleBasedStateMachine):
         listed = self.world.decide("identity.list", ListParams(all=True), caller)
         assert not isinstance(listed, Refusal)
         for row in listed.result.identities:
-            outcome = self.world.decide("identity.claim", ClaimParams(row.name), caller)
+            outcome = self.world.decide("identity.claim", ClaimParams(row.address), caller)
             assert row.claimable == (not isinstance(outcome, Refusal))
             assert row.claim_error == (outcome.code if isinstance(outcome, Refusal) else None)
             if row.claimable_in_s is not None:
                 assert not row.claimable
                 self.world.awake += row.claimable_in_s
-                later = self.world.decide("identity.claim", ClaimParams(row.name), caller)
+                later = self.world.decide("identity.claim", ClaimParams(row.address), caller)
                 self.world.awake -= row.claimable_in_s
                 assert later != outcome or row.claim_error != "IDENTITY_IN_USE"
         pending = listed.result.pending
