@@ -55,7 +55,7 @@ _FIELDS = "%x1f".join(
         "%s",
     )
 )
-_LOCKED = re.compile(r"unable to create '([^']+\.lock)'|cannot lock", re.IGNORECASE)
+_LOCKED = re.compile(r"unable to create '([^']+\.lock)': file exists", re.IGNORECASE)
 _FULL = re.compile(r"no space left|disk quota|file too large|SIGXFSZ", re.IGNORECASE)
 
 
@@ -371,7 +371,7 @@ def _meaning(verb: str, code: int, said: str, *, timed_out: bool) -> RepoFailed:
         return RepoFailed(f"no room for the archive: {word}")
     locked = _LOCKED.search(said)
     if locked is not None:
-        return RepoFailed(f"the repository is locked ({locked[1] or word}): end what works in it or remove that file")
+        return RepoFailed(f"the repository is locked ({locked[1]}): end what works in it or remove that file")
     return RepoFailed(f"{verb}: {word}")
 
 
