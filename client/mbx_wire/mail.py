@@ -22,11 +22,13 @@ RECIPIENTS_MAX = 20
 READ_IDS_MAX = 20
 ACK_IDS_MAX = 50
 REFS_MAX = 20
+REF_MAX = 64
 LIMIT_DEFAULT = 30
 LIMIT_MAX = 200
 WAIT_MAX_S = 45
 KEY_MAX = 128
 QUERY_MAX = 500
+PRUNE_MAX_S = 100 * 366 * 86_400
 
 Kind = Literal["message", "request", "status", "decision", "alert", "task"]
 Scope = Literal["mine", "received", "sent"]
@@ -142,8 +144,7 @@ class AckParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     note: (
         Annotated[
-            str,
-            msgspec.Meta(description="What came of it; the sender sees it.", extra_json_schema={"maxLength": NOTE_MAX}),
+            str, msgspec.Meta(description="What came of it; the sender sees it. Beyond 500 characters it is cut.")
         ]
         | None
     ) = None
@@ -179,6 +180,68 @@ class SearchParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ) = msgspec.field(default=None, name="in")
 
 
+class PeekParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`mail.peek`: a person looks into a mailbox; nothing changes in it. `id`: that message's body alone."""
+
+    name: str
+    all: bool | None = None
+    limit: int | None = None
+    before: str | None = None
+    id: str | None = None
+    offset: int | None = None
+
+
+class BackupParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`mail.backup`: copy the mail file to an absolute path where nothing is yet."""
+
+    path: str
+
+
+class BackupResult(msgspec.Struct, frozen=True):
+    """Where the copy is, and its size."""
+
+    path: str
+    bytes: int
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """Outcome of `mail.check`; problems is empty when all is well."""
+
+    ok: bool
+    messages: int
+    deliveries: int
+    unread: int
+    problems: list[str]
+
+
+class PruneParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`mail.prune`: delete threads that ended so long ago, all of it acked, nothing owed. dry_run: only count."""
+
+    older_than_s: float
+    dry_run: bool = False
+
+
+class PruneResult(msgspec.Struct, frozen=True):
+    """What went, or would go; bytes: of bodies."""
+
+    threads: int
+    messages: int
+    bytes: int
+    dry_run: bool
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """Params of the notification `events.mail`: a message reached a mailbox. unread: there, with it."""
+
+    to: str
+    from_: str = msgspec.field(name="from")
+    subject: str
+    kind: str
+    id: str
+    unread: int
+    project: str | None
+
+
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message in a list. state: unread or acked for what came to you; for your own: the recipients' states."""
 
@@ -203,8 +266,8 @@ class Recipient(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     state: str
-    since: str | None = None
-    detail: str | None = None
+    since: str | None
+    detail: str | None
     note: str | None = None
 
 

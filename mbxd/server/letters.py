@@ -5,7 +5,6 @@ Owns the rendering of mail on the wire. Reads only.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
@@ -17,13 +16,6 @@ from mbxd.core.state import State
 from mbxd.core.times import iso
 from mbxd.mail.records import Letter, Part, Receipt
 from mbxd.runtime.post import names
-
-_BREAK = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-def breaks(text: str) -> bool:
-    """Whether a text has characters that would break out of a line."""
-    return _BREAK.search(text) is not None
 
 
 def compact(value: Any) -> str:
@@ -48,7 +40,9 @@ def own(state: State, letter: Letter) -> wire.Header:
         )
         for one in letter.receipts
     ]
-    recipients += [wire.Recipient(f"role:{role.role}", "held") for role in letter.held]
+    recipients += [
+        wire.Recipient(f"role:{role.role}", "held", None, "nobody with the role was live yet") for role in letter.held
+    ]
     acked = all(one.state == "acked" for one in recipients)
     return msgspec.structs.replace(_header(state, letter, "acked" if acked else "unread"), recipients=recipients)
 

@@ -16,7 +16,7 @@ import trio
 from mbx_wire import mail as wire
 from mbx_wire.errors import Code
 from mbx_wire.identity import ClaimResult, Pending
-from mbxd.core import addressing, machine, view
+from mbxd.core import addressing, machine, mailrules, view
 from mbxd.core.binding import Bind, Bound
 from mbxd.core.context import Context
 from mbxd.core.rejected import Rejected
@@ -56,6 +56,7 @@ class Mailroom:
 
     async def answer(self, params: msgspec.Struct, ctx: Context) -> Any:
         """The result of a mail method. Raises Rejected."""
+        mailrules.check(params)
         return await _HANDLERS[type(params)](self, params, ctx)
 
     # -- who -------------------------------------------------------------------------------------------------
@@ -148,10 +149,8 @@ class Mailroom:
 
     async def inbox(self, params: wire.InboxParams, ctx: Context) -> wire.MessagesResult:
         """Headers; with `wait_s` not before something is unread or the time is over."""
-        limit = _limit(params.limit)
+        limit = params.limit or wire.LIMIT_DEFAULT
         wait = params.wait_s or 0.0
-        if not 0 <= wait <= wire.WAIT_MAX_S:
-            raise _parameter("wait_s", f"is {wait:g}: it must be 0 to {wire.WAIT_MAX_S} seconds", "30")
         until = trio.current_time() + wait
         post = self._services.post
         while True:
@@ -169,7 +168,6 @@ class Mailroom:
 
     async def read(self, params: wire.ReadParams, ctx: Context) -> wire.MessagesResult:
         """Bodies; changes nothing."""
-        _count("ids", params.ids, wire.READ_IDS_MAX)
         me = await self._me(ctx)
         post = self._services.post
         full = [await post.read(post.store.resolve, one) for one in params.ids]
@@ -186,7 +184,7 @@ class Mailroom:
 
     async def sent(self, params: wire.SentParams, ctx: Context) -> wire.MessagesResult:
         """What the caller sent, and what became of it."""
-        limit = _limit(params.limit)
+        limit = params.limit or wire.LIMIT_DEFAULT
         me = await self._me(ctx)
         post = self._services.post
         page = await post.read(post.store.sent, me.identity, limit=limit, before=params.before or "")
@@ -195,7 +193,7 @@ class Mailroom:
 
     async def thread(self, params: wire.ThreadParams, ctx: Context) -> wire.MessagesResult:
         """A thread that the caller takes part in."""
-        limit = _limit(params.limit)
+        limit = params.limit or wire.LIMIT_DEFAULT
         me = await self._me(ctx)
         post, state = self._services.post, self._services.engine.state
         full = await post.read(post.store.resolve, params.id)
@@ -205,9 +203,7 @@ class Mailroom:
 
     async def search(self, params: wire.SearchParams, ctx: Context) -> wire.MessagesResult:
         """Words in what the caller sent and received."""
-        limit = _limit(params.limit)
-        if not params.query.strip() or len(params.query) > wire.QUERY_MAX:
-            raise _parameter("query", f"must have 1 to {wire.QUERY_MAX} characters", '"deploy failed"')
+        limit = params.limit or wire.LIMIT_DEFAULT
         me = await self._me(ctx)
         post, state = self._services.post, self._services.engine.state
         scope = params.within or "mine"
@@ -219,12 +215,6 @@ class Mailroom:
 
     async def send(self, params: wire.SendParams, ctx: Context) -> wire.SendResult:
         """Send, and say who can read it."""
-        _count("to", params.to, wire.RECIPIENTS_MAX)
-        _count("refs", params.refs or [], wire.REFS_MAX, least=0)
-        if not params.subject.strip() or len(params.subject) > wire.SUBJECT_MAX or letters.breaks(params.subject):
-            raise _parameter("subject", f"must be one line of 1 to {wire.SUBJECT_MAX} characters", '"Deploy is done"')
-        if params.idempotency_key is not None and len(params.idempotency_key) > wire.KEY_MAX:
-            raise _parameter("idempotency_key", f"has more than {wire.KEY_MAX} characters", '"deploy-42"')
         me = await self._me(ctx, acts=True)
         whom = addressing.resolve(self._services.engine.state, params.to, me.identity, ctx)
         command = self._letter(
@@ -297,7 +287,6 @@ class Mailroom:
 
     async def ack(self, params: wire.AckParams, ctx: Context) -> wire.AckResult:
         """Be done with messages; each id has its own result."""
-        _count("ids", params.ids, wire.ACK_IDS_MAX)
         note, cut = params.note or "", False
         if len(note) > wire.NOTE_MAX:
             note, cut = note[: wire.NOTE_MAX], True  # one long note must not lose the acks of a batch
@@ -379,20 +368,3 @@ def _request(params: msgspec.Struct, ctx: Context) -> c.Request | None:
         return None
     mark = machine.digest(type(params).__name__, params, caller.handle)
     return c.Request(caller.instance, caller.request_id, mark)
-
-
-def _limit(limit: int | None) -> int:
-    if limit is None:
-        return wire.LIMIT_DEFAULT
-    if not 1 <= limit <= wire.LIMIT_MAX:
-        raise _parameter("limit", f"is {limit}: it must be 1 to {wire.LIMIT_MAX}", "30")
-    return limit
-
-
-def _count(parameter: str, items: list[str], most: int, *, least: int = 1) -> None:
-    if not least <= len(items) <= most:
-        raise _parameter(parameter, f"has {len(items)} entries: it takes {least} to {most}", "one or a few")
-
-
-def _parameter(name: str, fault: str, example: str) -> Rejected:
-    return Rejected(Code.PARAMETER_INVALID, f"`{name}` {fault}.", f"For example {example}.", data={"parameter": name})

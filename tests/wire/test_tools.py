@@ -14,7 +14,7 @@ import pytest
 from mbx_wire import tools as wire_tools
 from mbx_wire.errors import Code
 from mbx_wire.tools import IDENTITY_USES, TOOLS, definition, definitions
-from mbxd.core import machine
+from mbxd.core import machine, mailrules
 from mbxd.core.context import Caller, Context
 from mbxd.core.rejected import Rejected
 from mbxd.core.state import State
@@ -31,6 +31,15 @@ BASE: dict[str, dict[str, Any]] = {
     "ensure_project": {"human_key": "/repos/shop"},
     "whois": {"project_key": "/repos/shop", "agent_name": "GreenCastle"},
     "retire_agent": {"project_key": "/repos/shop", "agent_name": "GreenCastle"},
+    "mbx_whoami": {},
+    "mbx_inbox": {},
+    "mbx_read": {"ids": ["01JAAAAAAA"]},
+    "mbx_send": {"to": ["shop-backend"], "subject": "Deploy", "body": "done"},
+    "mbx_reply": {"id": "01JAAAAAAA", "body": "yes"},
+    "mbx_ack": {"ids": ["01JAAAAAAA"]},
+    "mbx_sent": {},
+    "mbx_thread": {"id": "01JAAAAAAA"},
+    "mbx_search": {"query": "deploy"},
 }
 """A good call of every tool."""
 
@@ -40,6 +49,9 @@ BY_PATTERN: dict[str, tuple[list[str], list[str]]] = {
     "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$": (["Worker.7", "a-b_c.1", "Z9" * 64], [".a", "a b", "a/b", "Z9" * 64 + "9"]),
 }
 """Values that each pattern takes and refuses."""
+
+CHARACTERS_A_TOKEN = 4
+TOKENS_MAX = 4000
 
 REFUSALS = {
     Code.NAME_INVALID,
@@ -67,6 +79,9 @@ def call(tool: str, arguments: dict[str, Any], world: World | None = None) -> An
     world = World() if world is None else world
     try:
         asked = server_tools.call(tool, arguments)
+        if asked.method.startswith("mail."):
+            mailrules.check(asked.params)  # the store has no part in whether params fit
+            return {}
         decision = machine.decide(world.state, asked.method, asked.params, Context(ANNA, world.wall))
     except Rejected as refusal:
         return refusal
@@ -109,8 +124,9 @@ def _property_names(schema: dict[str, Any]) -> set[str]:
 def test_every_parameter_is_described_with_one_plain_type(shown: dict[str, Any]) -> None:
     schema = shown["inputSchema"]
     assert schema["additionalProperties"] is False
-    assert set(schema.get("required", ())) <= set(schema["properties"])
-    for name, prop in schema["properties"].items():
+    properties = schema.get("properties", {})
+    assert set(schema.get("required", ())) <= set(properties)
+    for name, prop in properties.items():
         assert prop.get("description"), name
         assert isinstance(prop.get("type"), str), "several model APIs refuse arrays of types and anyOf"
         assert not {"anyOf", "oneOf", "allOf", "default"} & set(prop)
@@ -131,6 +147,11 @@ def test_names_order_and_size() -> None:
     assert set(BASE) == set(TOOLS), "a new tool needs a good call here"
 
 
+def test_the_whole_list_fits_its_budget() -> None:
+    texts = [json.dumps([d["name"], d["description"], d["inputSchema"]], separators=(",", ":")) for d in DEFINITIONS]
+    assert sum(map(len, texts)) / CHARACTERS_A_TOKEN <= TOKENS_MAX
+
+
 def test_each_of_the_three_points_at_the_others() -> None:
     text = {name: TOOLS[name].description for name in ("mbx_identity", "create_agent_identity", "register_agent")}
     for name, description in text.items():
@@ -140,7 +161,8 @@ def test_each_of_the_three_points_at_the_others() -> None:
 
 
 def test_read_only_tools_read_and_the_shown_file_is_generated() -> None:
-    assert [t.name for t in TOOLS.values() if t.read_only] == ["whois"]
+    looking = ["whois", "mbx_whoami", "mbx_inbox", "mbx_read", "mbx_sent", "mbx_thread", "mbx_search"]
+    assert [t.name for t in TOOLS.values() if t.read_only] == looking
     assert definition(TOOLS["whois"])["annotations"]["readOnlyHint"]
     assert wire_tools.TOOL_ERROR["required"] == ["code", "message", "hint", "retryable"]
 
@@ -154,7 +176,13 @@ def trials() -> Iterator[Any]:
         for name, prop in shown["inputSchema"].get("properties", {}).items():
             prefix = "/" if name in {"project_key", "human_key"} else ""
             good: list[Any] = []
-            bad: list[Any] = [[], {}, "text" if prop["type"] in {"boolean", "integer"} else 7]
+            numeric = prop["type"] in {"boolean", "integer", "number"}
+            bad: list[Any] = [{}, "text" if numeric else 7]
+            if prop["type"] == "array":
+                good += [["x"] * max(1, prop.get("minItems", 0)), ["x"] * prop["maxItems"]]
+                bad += [["x"] * (prop["maxItems"] + 1), [7], "x"]
+            if prop["type"] != "array" or prop.get("minItems"):
+                bad += [[]]
             if "pattern" in prop:
                 good += BY_PATTERN[prop["pattern"]][0]
                 bad += BY_PATTERN[prop["pattern"]][1]
@@ -169,8 +197,9 @@ def trials() -> Iterator[Any]:
             if prop["type"] == "boolean":
                 good += [True, False]
             if "minimum" in prop:
-                good += [prop["minimum"], prop["maximum"]]
-                bad += [prop["minimum"] - 1, prop["maximum"] + 1, 1.5]
+                good += [prop["minimum"], prop.get("maximum", 1 << 40)]
+                bad += [prop["minimum"] - 1, *([prop["maximum"] + 1] if "maximum" in prop else [])]
+                (good if prop["type"] == "number" else bad).append(1.5)
             if name == "name_hint":
                 good = ["GreenCastle"]  # words of the lists, which no schema can say
             for value, fits in [*((v, True) for v in good), *((v, False) for v in bad)]:
@@ -201,7 +230,7 @@ def test_the_schema_and_the_daemon_judge_alike(tool: str, name: str, value: Any,
 @pytest.mark.parametrize("tool", list(TOOLS))
 def test_null_empty_and_false_count_as_absent(tool: str) -> None:
     schema = definition(TOOLS[tool])["inputSchema"]
-    optional = [n for n in schema["properties"] if n not in schema.get("required", ())]
+    optional = [n for n in schema.get("properties", {}) if n not in schema.get("required", ())]
     plain = call(tool, {k: v for k, v in BASE[tool].items() if k not in optional})
     for empty in (None, ""):
         nothing = call(
