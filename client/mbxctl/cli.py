@@ -370,6 +370,49 @@ def _tour(out: Output) -> int:
     return tour.run_tour(out)
 
 
+@mbxctl.group("archive", cls=Group)
+def _archive() -> None:
+    """The Git archive of profiles, which follows the registry."""
+
+
+@_archive.command("status")
+@click.pass_obj
+def _archive_status(out: Output) -> int:
+    """Show how far it is, and what keeps it."""
+    from mbxctl import archiving
+
+    return archiving.run_status(out)
+
+
+@_archive.command("verify")
+@click.pass_obj
+def _archive_verify(out: Output) -> int:
+    """Compare it with the registry; exits with 1 when they differ."""
+    from mbxctl import archiving
+
+    return archiving.run_verify(out)
+
+
+@_archive.command("rebuild")
+@click.pass_obj
+def _archive_rebuild(out: Output) -> int:
+    """Make it anew; the old one is set aside (people only)."""
+    from mbxctl import archiving
+
+    return archiving.run_rebuild(out)
+
+
+@_archive.command("log")
+@click.argument("name", required=False)
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many commits.")
+@click.pass_obj
+def _archive_log(out: Output, name: str | None, limit: int) -> int:
+    """Show commits of an identity's profile, or all."""
+    from mbxctl import archiving
+
+    return archiving.run_log(out, name, limit)
+
+
 @mbxctl.group("service", cls=Group)
 def _service() -> None:
     """Let systemd's user manager run the daemon."""

@@ -51,10 +51,10 @@ class Link:
         """Hang up."""
         self._client.close()
 
-    def call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of a method; every refusal and breakdown is a `Failure`."""
+    def call(self, method: str, params: dict[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
+        """The result of a method; every refusal and breakdown is a `Failure`. timeout: seconds, when it may be long."""
         try:
-            result: dict[str, Any] = self._client.call(method, params)
+            result: dict[str, Any] = self._client.call(method, params, timeout=timeout or blocking.TIMEOUT)
         except blocking.ClientError as error:
             raise failure_of(error) from None
         return result

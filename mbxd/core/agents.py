@@ -7,9 +7,9 @@ is kept: the server adds them to the reply.
 
 from __future__ import annotations
 
-import json
 import re
 
+import msgspec
 from msgspec.structs import replace
 
 from mbx_wire import agent as wire
@@ -94,7 +94,7 @@ def _make(
     result = _result(identity, ctx, bound=bound, warnings=warnings)
     call = {"project_key": project.slug, "program": made.program, "model": made.model, "name": name}
     handed = provisional or not bound  # made for somebody else, or to be taken later
-    following = f"register_agent {json.dumps(call, separators=(',', ':'))}" if handed else None
+    following = f"register_agent {msgspec.json.encode(call).decode()}" if handed else None
     return Decision(events, replace(result, next=following))
 
 
