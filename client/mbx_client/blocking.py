@@ -17,7 +17,7 @@ from mbx_wire.framing import MAX_LINE, LineReader, Oversized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    import _socket as socket
     from typing import Any, NoReturn, Self
 
 TIMEOUT = 10.0

@@ -15,13 +15,13 @@ from mbx_wire.framing import LineReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    import _socket as socket
     from collections.abc import Callable
     from typing import Any
 
     from mbx_client.launch import Launch
 
-READ_SIZE = 262144
+READ_SIZE = 65536
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 10.0
 PAUSE_WITH_CALLS = 0.2

@@ -11,25 +11,32 @@ Processes are judged by argv and exe, never by comm, which anyone may set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+TYPE_CHECKING = False  # `typing` alone costs every shim most of a mebibyte
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-class Process(NamedTuple):
+class Process:
     """One process of a chain. `argv` and `exe` are empty when they could not be read."""
 
-    pid: int
-    uid: int
-    argv: tuple[str, ...]
-    exe: str
+    __slots__ = ("argv", "exe", "pid", "uid")
+
+    def __init__(self, pid: int, uid: int, argv: tuple[str, ...], exe: str) -> None:
+        self.pid = pid
+        self.uid = uid
+        self.argv = argv
+        self.exe = exe
 
 
-class Choice(NamedTuple):
+class Choice:
     """Place of the host in the chain (0 is the shim itself), a label for it, and why it was chosen."""
 
-    place: int
-    label: str
-    why: str
+    __slots__ = ("label", "place", "why")
+
+    def __init__(self, place: int, label: str, why: str) -> None:
+        self.place = place
+        self.label = label
+        self.why = why
 
 
 WRAPPERS = frozenset(

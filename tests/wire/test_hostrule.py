@@ -93,7 +93,7 @@ def test_chain(lines: list[str], place: int, name: str) -> None:
 
 def test_another_users_process_ends_the_walk() -> None:
     found = chain("sh -c mbx-mcp", "claude")
-    found[2] = found[2]._replace(uid=ME + 1)
+    found[2].uid = ME + 1
     assert choose_host(found).place == 1
     assert choose_agent(found) is None
 
