@@ -144,7 +144,8 @@ class GitRepo:
         head = self._git("symbolic-ref", "-q", "HEAD", ok=(0, 1)).decode().strip()
         if head != BRANCH:
             raise RepoFailed(f"the files in {self._directory} are not brought up to date: HEAD is not on main")
-        self._git("reset", "-q", "--hard", timeout=WRITE_S)
+        # Not reset --hard: it sets the branch as well, back to where it was when it began.
+        self._git("read-tree", "-u", "--reset", "HEAD", timeout=WRITE_S)
 
     def log(self, path: str | None, limit: int | None) -> list[PastCommit]:
         """Commits, newest first: all, or those of a file over its renames."""
@@ -160,9 +161,12 @@ class GitRepo:
         return [_past(line) for line in out.decode("utf-8", "replace").split("\0") if line]
 
     def check(self) -> list[str]:
-        """What `git fsck --strict` says."""
+        """What `git fsck --strict` says of the history. Not of the index, which it would look at without a head:
+        the checkout that follows a rebuild names a tree there that is in no history, the empty one.
+        """
         try:
-            out = self._git("fsck", "--strict", "--no-dangling", "--no-progress", timeout=TIDY_S)
+            head = [BRANCH] if self._has_branch() else []
+            out = self._git("fsck", "--strict", "--no-dangling", "--no-progress", *head, timeout=TIDY_S)
         except RepoFailed as problem:
             return [str(problem)]
         return out.decode("utf-8", "replace").splitlines()[:20]
