@@ -6,7 +6,8 @@ Owns the translation of msgspec's complaints into refusals that name the paramet
 from __future__ import annotations
 
 import re
-from typing import Any, get_type_hints
+from functools import cached_property
+from typing import Any
 
 import msgspec
 from msgspec.structs import fields, replace
@@ -23,7 +24,7 @@ class ParamsDecoder:
     """Decodes the params of one struct. `null`, `""` and `false` count as an absent optional parameter."""
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
-        """Prepare the decoder and the descriptions for messages."""
+        """Prepare the decoder."""
         self._kind = kind
         self._decode = msgspec.json.Decoder(kind).decode
         self._optional = [f.name for f in fields(kind) if f.default is None]
@@ -31,7 +32,11 @@ class ParamsDecoder:
         # false means something where the default is true.
         self._defaults_true = {f.encode_name for f in fields(kind) if f.default is True}
         self._names = [f.encode_name for f in fields(kind)]
-        self._about = _descriptions(kind)
+
+    @cached_property
+    def _about(self) -> dict[str, str]:
+        # Made at the first refusal: for all methods together it would take a good part of the daemon's start.
+        return _descriptions(self._kind)
 
     def __call__(self, raw: bytes) -> msgspec.Struct:
         """The params. Raises Rejected with a PARAMETER_ code."""
@@ -108,7 +113,6 @@ def _quoted(name: str) -> str:
 
 
 def _descriptions(kind: type[msgspec.Struct]) -> dict[str, str]:
-    get_type_hints(kind)  # fails at import time, not at the first bad request, when a hint is broken
     properties = schema.input_schema(kind).get("properties", {})
     out = {}
     for name, prop in properties.items():

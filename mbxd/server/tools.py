@@ -6,7 +6,7 @@ adapts it to others).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,12 +47,8 @@ class CallToolResult(msgspec.Struct, frozen=True):
     meta: dict[str, int] | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="_meta")
 
 
-try:  # the optional extra; imported at the start so that an upgrade under a running daemon changes nothing
-    from toon_format import encode as _toon_encode
-except ImportError:
-    _toon: Callable[[Any], str] | None = None
-else:
-    _toon = _toon_encode
+_TOON = find_spec("toon_format") is not None
+"""Whether the optional extra is installed. It is imported when it is first used: nobody else pays for it."""
 
 _DECODERS = {name: ParamsDecoder(tool.params) for name, tool in TOOLS.items()}
 _encode = msgspec.json.Encoder().encode
@@ -70,7 +66,7 @@ def call(name: str, arguments: dict[str, Any] | None) -> Call:
     if method is None:
         raise UnknownTool(name)
     toon = getattr(params, "format", None) == "toon"
-    if toon and _toon is None:
+    if toon and not _TOON:
         raise Rejected(
             Code.PARAMETER_INVALID,
             "`format` is toon, but the daemon was installed without it.",
@@ -103,8 +99,14 @@ def result(structured: bytes, unread: int, *, toon: bool = False) -> CallToolRes
 
     unread: messages that wait for the caller; it goes with every result, so that an agent hears of its mail.
     """
-    text = _toon(msgspec.json.decode(structured)) if toon and _toon is not None else structured.decode()
+    text = _as_toon(structured) if toon else structured.decode()
     return CallToolResult([Text(text)], msgspec.Raw(structured), isError=False, meta={"unread": unread})
+
+
+def _as_toon(structured: bytes) -> str:
+    from toon_format import encode
+
+    return str(encode(msgspec.json.decode(structured)))
 
 
 def refusal(rejected: Rejected) -> CallToolResult:
