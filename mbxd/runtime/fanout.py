@@ -82,17 +82,26 @@ def describe(state: State, seq: int, event: ev.Event, now: float) -> Change | No
         what=what,
         name=identity.address,
         project=state.slug(identity.project),
-        state=_after(identity),
-        epoch=identity.epoch,
+        state=_after(event, identity),
+        # The live record may be ahead of the disk: what the event itself says goes first.
+        epoch=getattr(event, "epoch", identity.epoch),
         who=who,
         reason=reason,
     )
 
 
-def _after(identity: Identity) -> str:
-    if identity.retired is not None:
-        return "retired"
-    return "vacant" if identity.hold is None else "live"
+def _after(event: ev.Event, identity: Identity) -> str:
+    match event:
+        case ev.Granted() | ev.Confirmed():
+            return "live"
+        case ev.Released() | ev.HolderEnded() | ev.Freed() | ev.IdentityRegistered() | ev.Unretired():
+            return "vacant"
+        case ev.Retired():
+            return "retired"
+        case _ if identity.retired is not None:
+            return "retired"
+        case _:
+            return "vacant" if identity.hold is None else "live"
 
 
 def words(event: ev.Event) -> tuple[str, int, str | None, str | None] | None:
