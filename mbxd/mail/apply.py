@@ -1,20 +1,21 @@
 """Commands, carried out on the writer's connection inside its transaction.
 
-Owns every INSERT, UPDATE and DELETE but those of pruning and of kept results. Leaves the word index and the
-unread counts to the writer, as `Effects`: SQLite flushes the index at every savepoint, so that it is
+Owns every change of rows but those of pruning and of kept results. New rows wait in `rows.Rows`. Leaves the word
+index and the unread counts to the writer, as `Effects`: SQLite flushes the index at every savepoint, so that it is
 written once, at the end of a transaction.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from mbxd.mail import commands as c
 from mbxd.mail.errors import MailRefused
 from mbxd.mail.ids import Ids
+from mbxd.mail.rows import Rows
 
 
 class Words(NamedTuple):
@@ -27,34 +28,55 @@ class Words(NamedTuple):
 
 
 class Effects:
-    """What a command does beside its rows. unread: recipients with changes; index: removals and additions, in order."""
+    """What commands do beside their rows.
 
-    __slots__ = ("index", "unread")
+    unread: recipients with changes; first: the lowest number of a message that is new; index: removals and additions
+    of older ones, in order.
+    """
+
+    __slots__ = ("first", "index", "unread")
 
     def __init__(self) -> None:
         self.unread: list[tuple[int, int]] = []
+        self.first: int | None = None
         self.index: list[tuple[bool, Words]] = []
 
-    def add(self, words: Words) -> None:
-        """Index a row."""
-        self.index.append((True, words))
+    def mark(self) -> tuple[int, int]:
+        """Where they stand."""
+        return len(self.unread), len(self.index)
 
-    def remove(self, words: Words) -> None:
-        """Take a row out of the index; the text must be what it was indexed with."""
-        self.index.append((False, words))
+    def back(self, mark: tuple[int, int]) -> None:
+        """Drop what came since; a message that is not there after all does no harm to `first`."""
+        del self.unread[mark[0] :]
+        del self.index[mark[1] :]
+
+    def sent(self, n: int, recipients: list[int]) -> None:
+        """A message is new; its words come with those of all new ones."""
+        self.first = n if self.first is None else self.first
+        self.unread += [(one, 1) for one in recipients]
+
+    def widen(self, was: Words, who: str) -> None:
+        """An older message has more recipients; its words must be what it was indexed with."""
+        if self.first is None or was.n < self.first:
+            self.index += [(False, was), (True, was._replace(who=who))]
 
 
 class Work:
-    """The writer's side of things: its connection, the next id and number, the effects of the running command."""
+    """The writer's side of things: its connection, the next id and number, the effects of the running transaction."""
 
-    __slots__ = ("conn", "effects", "ids", "n")
+    __slots__ = ("conn", "effects", "ids", "n", "rows")
 
     def __init__(self, conn: sqlite3.Connection) -> None:
         self.conn = conn
         self.effects = Effects()
+        self.rows = Rows()
         self.ids = Ids()
         self.n = 0
         self.catch_up()
+
+    def flush(self) -> None:
+        """Write what waits: before any statement that must see it."""
+        self.rows.flush(self.conn)
 
     def catch_up(self) -> None:
         """Go on behind what the file holds."""
@@ -64,6 +86,9 @@ class Work:
         ).fetchone()
         self.n = max(self.n, row[0])
         self.ids.seen(row[1])
+
+
+_MEMBER: Final = "INSERT INTO members VALUES (?, ?) ON CONFLICT DO NOTHING"
 
 
 class _Target(NamedTuple):
@@ -79,6 +104,8 @@ class _Target(NamedTuple):
 def send(work: Work, cmd: c.Send) -> c.Sent:
     """Store a message with its deliveries, or find what its key sent before."""
     digest = None
+    if cmd.key is not None or cmd.reply_to:
+        work.flush()
     if cmd.key is not None:
         digest = c.content_digest(cmd)
         before = _sent_before(work.conn, cmd, digest)
@@ -88,34 +115,30 @@ def send(work: Work, cmd: c.Send) -> c.Sent:
     return _store(work, cmd, target, digest)
 
 
-def _store(work: Work, cmd: c.Send, target: _Target | None, digest: bytes | None) -> c.Sent:
-    conn = work.conn
+def _store(work: Work, cmd: c.Send, target: _Target | None, digest: str | None) -> c.Sent:
     work.n += 1
     n, message = work.n, work.ids.make(cmd.now, cmd.entropy)
     thread, root = (target.thread, target.root) if target else (n, message)
     recipients = list(dict.fromkeys(cmd.recipients))
     subject = cmd.subject or (_re(target.subject) if target else "")
     who = _tokens(cmd.sender, recipients)
-    conn.execute(
-        "INSERT INTO messages (n, id, thread, sender, kind, needs_reply, reply_to, refs, sent_at, registry_seq, key,"
-        " digest, size, who, subject, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    refs = msgspec.json.encode(cmd.refs).decode()
+    rows = work.rows
+    rows.add(
+        "messages",
         (
-            *(n, message, thread, cmd.sender, cmd.kind, cmd.needs_reply, cmd.reply_to),
-            *(msgspec.json.encode(cmd.refs).decode(), cmd.now, cmd.registry_seq, cmd.key, digest),
-            *(len(cmd.body.encode()), who, subject, cmd.body),
+            *(n, message, thread, cmd.sender, cmd.kind, int(cmd.needs_reply), cmd.reply_to, refs, cmd.now),
+            *(cmd.registry_seq, cmd.key, digest, len(cmd.body.encode()), who, subject, cmd.body),
         ),
     )
-    conn.executemany("INSERT INTO members VALUES (?, ?) ON CONFLICT DO NOTHING", [(thread, cmd.sender)])
-    for recipient in recipients:
-        _deliver(work, n, thread, recipient)
+    rows.add("members", *[(thread, one) for one in (cmd.sender, *recipients)])
+    rows.add("deliveries", *[(one, n) for one in recipients])
     if cmd.needs_reply:
-        conn.executemany("INSERT INTO requests VALUES (?, ?, ?)", [(n, one, cmd.sender) for one in recipients])
+        rows.add("requests", *[(n, one, cmd.sender) for one in recipients])
     if cmd.held:
-        conn.executemany(
-            "INSERT INTO held VALUES (?, ?, ?) ON CONFLICT DO NOTHING", [(one.project, one.role, n) for one in cmd.held]
-        )
-    answered = _answer(conn, cmd.sender, target) if target else []
-    work.effects.add(Words(n, subject, cmd.body, who))
+        rows.add("held", *[(one.project, one.role, n) for one in cmd.held])
+    work.effects.sent(n, recipients)
+    answered = _answer(work, cmd.sender, target) if target else []
     return c.Sent(message, root, cmd.now, recipients, answered)
 
 
@@ -126,12 +149,12 @@ def _deliver(work: Work, n: int, thread: int, recipient: int) -> bool:
     )
     if done.rowcount == 0:
         return False
-    work.conn.execute("INSERT INTO members VALUES (?, ?) ON CONFLICT DO NOTHING", (thread, recipient))
+    work.conn.execute(_MEMBER, (thread, recipient))
     work.effects.unread.append((recipient, 1))
     return True
 
 
-def _sent_before(conn: sqlite3.Connection, cmd: c.Send, digest: bytes) -> c.Sent | None:
+def _sent_before(conn: sqlite3.Connection, cmd: c.Send, digest: str) -> c.Sent | None:
     found = conn.execute(
         "SELECT m.id, r.id, m.sent_at, m.digest, m.n FROM messages m JOIN messages r ON r.n = m.thread"
         " WHERE m.sender = ? AND m.key = ? UNION ALL"
@@ -193,8 +216,9 @@ def takes_part(conn: sqlite3.Connection, thread: int, identity: int) -> bool:
     return row is not None
 
 
-def _answer(conn: sqlite3.Connection, replier: int, target: _Target) -> list[str]:
+def _answer(work: Work, replier: int, target: _Target) -> list[str]:
     """Close the requests that a reply answers (see `Send`); their ids."""
+    conn = work.conn
     found = conn.execute(
         "SELECT m.n, m.id FROM requests q JOIN messages m ON m.n = q.message WHERE q.message = ? AND q.recipient = ?",
         (target.n, replier),
@@ -259,8 +283,7 @@ def release_held(work: Work, cmd: c.ReleaseHeld) -> c.Released:
             conn.execute("INSERT INTO requests VALUES (?, ?, ?)", (n, cmd.identity, sender))
         wider = f"{who} r{cmd.identity}"
         conn.execute("UPDATE messages SET who = ? WHERE n = ?", (wider, n))
-        work.effects.remove(Words(n, subject, body, who))
-        work.effects.add(Words(n, subject, body, wider))
+        work.effects.widen(Words(n, subject, body, who), wider)
         came.append(message)
     return c.Released(came, more=len(rows) == c.RELEASE_BATCH)
 

@@ -7,6 +7,7 @@ SYSTEM the daemon itself. Time and entropy come with the command. Touches no dat
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -194,8 +195,12 @@ Command: TypeAlias = Send | Ack | Deliver | ReleaseHeld | Notice | Prune | Forge
 Result: TypeAlias = Sent | Acked | Delivered | Released | Noticed | Pruned | Forgotten
 
 
-def validate(command: Command) -> None:
+def validate(command: Command, request: Request | None = None) -> None:
     """Raise MailRefused when a command can't be stored, whatever the database holds."""
+    if request is not None and "\0" in request.instance + request.request_id:
+        _refuse("The request id holds a NUL.", "Use printable characters.")
+    if request is not None:
+        _text(request.instance + request.request_id, "request id")
     match command:
         case Send():
             _send(command)
@@ -212,11 +217,11 @@ def validate(command: Command) -> None:
             pass
 
 
-def content_digest(command: Send) -> bytes:
+def content_digest(command: Send) -> str:
     """What makes two sends under one key the same: all that a recipient would see."""
     c = command
     seen = (c.recipients, c.held, c.kind, c.needs_reply, c.subject, c.body, c.refs, c.reply_to)
-    return hashlib.blake2b(msgspec.msgpack.encode(seen), digest_size=8).digest()
+    return hashlib.blake2b(msgspec.msgpack.encode(seen), digest_size=8).hexdigest()
 
 
 def _send(command: Send) -> None:
@@ -231,6 +236,9 @@ def _send(command: Send) -> None:
         _refuse(f"The message has {len(command.refs)} refs, at most {REFS_MAX} fit.", "Name the main ones.")
     for text in (*command.refs, command.reply_to, *(role.role for role in command.held)):
         _text(text, "reference")
+    numbers = (command.sender, command.registry_seq, *command.recipients, *(role.project for role in command.held))
+    if not (min(numbers) >= SYSTEM and max(numbers) < 1 << 63 and math.isfinite(command.now)):
+        _refuse("An identity, position or time is out of range.", "This is a bug of the caller: report it.")
     if command.key is not None:
         _text(command.key, "idempotency key")
         if not 0 < len(command.key) <= KEY_MAX:

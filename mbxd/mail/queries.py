@@ -228,6 +228,8 @@ def page(
 
 def letters(conn: sqlite3.Connection, rows: Sequence[Any]) -> list[Letter]:
     """Rows of COLUMNS as records, with their recipients."""
+    if not rows:
+        return []
     numbers = [row[0] for row in rows]
     marks = ",".join("?" * len(numbers))
     receipts: dict[int, list[Receipt]] = {n: [] for n in numbers}

@@ -26,7 +26,7 @@ TABLES: Final = """
 CREATE TABLE messages (
   n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, thread INTEGER NOT NULL, sender INTEGER NOT NULL,
   kind TEXT NOT NULL, needs_reply INTEGER NOT NULL, reply_to TEXT NOT NULL, refs TEXT NOT NULL,
-  sent_at REAL NOT NULL, registry_seq INTEGER NOT NULL, key TEXT, digest BLOB,
+  sent_at REAL NOT NULL, registry_seq INTEGER NOT NULL, key TEXT, digest TEXT,
   size INTEGER NOT NULL, who TEXT NOT NULL, subject TEXT NOT NULL, body TEXT NOT NULL
 );
 CREATE INDEX messages_sender ON messages (sender);
@@ -67,14 +67,14 @@ CREATE TABLE notices (
 
 -- What was pruned, for longer than anybody retries.
 CREATE TABLE pruned (
-  id TEXT PRIMARY KEY, thread TEXT NOT NULL, sender INTEGER NOT NULL, key TEXT, digest BLOB,
+  id TEXT PRIMARY KEY, thread TEXT NOT NULL, sender INTEGER NOT NULL, key TEXT, digest TEXT,
   sent_at REAL NOT NULL, pruned_at REAL NOT NULL
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX pruned_key ON pruned (sender, key) WHERE key IS NOT NULL;
 CREATE INDEX pruned_at ON pruned (pruned_at);
 
 CREATE TABLE replies (
-  instance TEXT NOT NULL, n INTEGER NOT NULL, request_id TEXT NOT NULL, digest BLOB NOT NULL, result BLOB NOT NULL,
+  instance TEXT NOT NULL, n INTEGER NOT NULL, request_id TEXT NOT NULL, digest TEXT NOT NULL, result TEXT NOT NULL,
   PRIMARY KEY (instance, n), UNIQUE (instance, request_id)
 ) WITHOUT ROWID;
 

@@ -73,7 +73,7 @@ class MailStore:
         request: keeps the result, and gives the kept one to a repeat. Raises MailRefused for what can't be stored
         whatever the file holds, MailBusy and MailUnusable; `done` is not called then.
         """
-        commands.validate(command)
+        commands.validate(command, request)
         self._writer.submit(Job(command, request, done, _size(command)))
 
     def call(self, command: commands.Command, request: commands.Request | None = None, timeout: float = 30.0) -> Any:

@@ -60,6 +60,7 @@ class Writer:
         self._unread = unread
         self._post = post
         self._work = apply.Work(conn)
+        self._replies = replies.Replies(conn)
         self._version = self._data_version()
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -161,6 +162,7 @@ class Writer:
             failure = translate(error, self._path)
             if self._conn.in_transaction:
                 self._conn.execute("ROLLBACK")
+            self._replies.lost()
             if isinstance(failure, MailUnusable):
                 self._failed = failure  # whether the commit reached the disk is unknown: only a new start can tell
             return [Outcome(None, failure)] * len(batch)
@@ -173,35 +175,55 @@ class Writer:
             return self._commands(batch, savepoints=False)
         except _Unstorable:
             self._conn.execute("ROLLBACK")
+            self._replies.lost()
             return self._commands(batch, savepoints=True)
 
     def _commands(self, batch: Sequence[Job], *, savepoints: bool) -> list[Outcome]:
         conn, work, outcomes = self._conn, self._work, []
-        changes: list[tuple[bool, apply.Words]] = []
-        unread: list[tuple[int, int]] = []
+        effects = work.effects = apply.Effects()
+        work.rows.clear()
         conn.execute("BEGIN IMMEDIATE")
         self._look_for_others()
+        self._replies.begin(job.request for job in batch if job.request is not None)
         for job in batch:
-            work.effects = apply.Effects()
+            mark = effects.mark()
             outcome = self._guarded(job) if savepoints else self._job(job)
-            if outcome.error is None:
-                changes += work.effects.index
-                unread += work.effects.unread
+            if outcome.error is not None:
+                effects.back(mark)
             outcomes.append(outcome)
-        changes.sort(key=_number)  # stable: FTS5 likes rows in order, and a row's removal stays before its addition
-        for add, words in changes:
-            conn.execute(_ADD if add else _REMOVE, words)
+        self._write()
+        self._index(effects)
         conn.execute("COMMIT")
         self._counts["commits"] += 1
-        self._count(unread)
+        self._count(effects.unread)
         return outcomes
+
+    def _write(self) -> None:
+        try:
+            self._work.flush()
+            self._replies.finish()
+        except sqlite3.Error as error:
+            if ends_transaction(error):
+                raise
+            raise _Unstorable(error) from error
+
+    def _index(self, effects: apply.Effects) -> None:
+        """Change the word index, in order of rows as FTS5 likes it; a row's removal stays before its addition."""
+        for add, words in sorted(effects.index, key=_number):
+            self._conn.execute(_ADD if add else _REMOVE, words)
+        if effects.first is not None:
+            self._conn.execute(_ADD_NEW, (effects.first,))
 
     def _guarded(self, job: Job) -> Outcome:
         """One command whose failure is its own alone."""
         self._conn.execute("SAVEPOINT job")
         try:
-            return self._job(job)
+            outcome = self._job(job)
+            self._write()
+            return outcome
         except _Unstorable as failure:
+            self._work.rows.clear()
+            self._replies.lost()
             self._conn.execute("ROLLBACK TO job")
             return Outcome(None, MailError(f"the command can't be stored: {failure}. Nothing of it was."))
         finally:
@@ -212,12 +234,12 @@ class Writer:
         """Carry out one command, or find out that it is refused."""
         try:
             if job.request is not None:
-                known = replies.recall(self._conn, job.request)
+                known = self._replies.recall(job.request)
                 if known is not None:
                     return Outcome(known, None)
-            result = _execute(self._work, job.command)  # type: ignore[arg-type]
+            result = self._execute(job.command)  # type: ignore[arg-type]
             if job.request is not None:
-                replies.keep(self._conn, job.request, result)
+                self._replies.keep(job.request, result, self._work.rows)
             return Outcome(result, None)
         except MailRefused as refusal:
             return Outcome(None, refusal)
@@ -227,6 +249,27 @@ class Writer:
             raise _Unstorable(error) from error
         except (OverflowError, TypeError, ValueError) as error:  # a value that SQLite has no form for
             raise _Unstorable(error) from error
+
+    def _execute(self, command: commands.Command) -> commands.Result:
+        work = self._work
+        if isinstance(command, commands.Send):
+            return apply.send(work, command)
+        work.flush()
+        match command:
+            case commands.Ack():
+                return apply.ack(work, command)
+            case commands.Deliver():
+                return apply.deliver(work, command)
+            case commands.ReleaseHeld():
+                return apply.release_held(work, command)
+            case commands.Notice():
+                return apply.notice(work, command)
+            case commands.Prune():
+                return prune.prune(work.conn, command)
+            case commands.Forget():
+                return commands.Forgotten(self._replies.forget(command.instance))
+            case _:
+                assert_never(command)
 
     def _call(self, act: Callable[[sqlite3.Connection], Any]) -> Outcome:
         try:
@@ -262,6 +305,7 @@ class Writer:
             return
         self._version = version
         self._work.catch_up()
+        self._replies.lost()
         counted = count_unread(self._conn)
         for recipient in self._unread.keys() - counted.keys():
             self._unread.pop(recipient)
@@ -292,32 +336,15 @@ class Writer:
 
 
 _ADD: Final = "INSERT INTO words (rowid, subject, body, who) VALUES (?, ?, ?, ?)"
+_ADD_NEW: Final = (
+    "INSERT INTO words (rowid, subject, body, who) SELECT n, subject, body, who FROM messages WHERE n >= ? ORDER BY n"
+)
 _REMOVE: Final = "INSERT INTO words (words, rowid, subject, body, who) VALUES ('delete', ?, ?, ?, ?)"
 
 
 def count_unread(conn: sqlite3.Connection) -> Counter[int]:
     """Unacked deliveries by recipient, from their own index."""
     return Counter(dict(conn.execute("SELECT recipient, count(*) FROM deliveries WHERE acked_at IS NULL GROUP BY 1")))
-
-
-def _execute(work: apply.Work, command: commands.Command) -> commands.Result:
-    match command:
-        case commands.Send():
-            return apply.send(work, command)
-        case commands.Ack():
-            return apply.ack(work, command)
-        case commands.Deliver():
-            return apply.deliver(work, command)
-        case commands.ReleaseHeld():
-            return apply.release_held(work, command)
-        case commands.Notice():
-            return apply.notice(work, command)
-        case commands.Prune():
-            return prune.prune(work.conn, command)
-        case commands.Forget():
-            return commands.Forgotten(replies.forget(work.conn, command.instance))
-        case _:
-            assert_never(command)
 
 
 def _number(change: tuple[bool, apply.Words]) -> int:

@@ -238,9 +238,12 @@ def test_what_is_refused_leaves_nothing(mail: Mail, wrong: dict[str, object], ma
     assert mail.store.check().messages == 0
 
 
-def test_a_number_that_sqlite_has_no_form_for(mail: Mail) -> None:
+@pytest.mark.parametrize("wrong", [{"registry_seq": 1 << 70}, {"to": (-5,)}, {"now": float("nan")}])
+def test_numbers_out_of_range(mail: Mail, wrong: dict[str, object]) -> None:
+    with pytest.raises(MailRefused, match="out of range"):
+        mail.send(**wrong)  # type: ignore[arg-type]
     with pytest.raises(MailError, match="can't be stored"):
-        mail.send(registry_seq=1 << 70)
+        mail.ack(1 << 70, "x")
     assert mail.send()
 
 

@@ -74,7 +74,7 @@ def test_a_bad_command_costs_the_others_nothing(mail: Mail) -> None:
     with held_up(mail.store):
         asked.submit(letter())
         asked.submit(letter(reply_to="nothing"))
-        asked.submit(letter(registry_seq=1 << 65))
+        asked.submit(c.Ack(1 << 65, ("x",), NOW))
         asked.submit(letter(key="k"))
         asked.submit(letter(key="k", body="other"))
         asked.submit(letter(key="k"))
