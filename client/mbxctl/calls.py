@@ -11,19 +11,23 @@ import re
 import shlex
 from typing import Any
 
-_CALL = re.compile(r"mbx_identity (\{[^{}]*\})")
+_CALL = re.compile(r"(mbx_(?:identity|inbox|read)) (\{[^{}]*\})")
 
 
 def as_commands(text: str) -> str:
-    """The text with each call of mbx_identity as a command: `mbx_identity {"action":"release"}` -> `mbxctl release`."""
-    return _CALL.sub(lambda found: _command(found.group(1)) or found.group(0), text)
+    """The text with each call as a command: `mbx_identity {"action":"release"}` -> `mbxctl release`."""
+    return _CALL.sub(lambda found: _command(found.group(1), found.group(2)) or found.group(0), text)
 
 
-def _command(arguments: str) -> str | None:
+def _command(tool: str, arguments: str) -> str | None:
     try:
         given: dict[str, Any] = json.loads(arguments)
     except ValueError:
         return None
+    if tool == "mbx_inbox":
+        return "mbxctl inbox --watch" if given.get("wait_s") else "mbxctl inbox"
+    if tool == "mbx_read":
+        return " ".join(["mbxctl read", *(shlex.quote(str(one)) for one in given.get("ids") or ["ID"])])
     words = ["mbxctl"]
     match given:
         case {"action": "list"}:

@@ -6,12 +6,12 @@ errors become `Failure`s, so that they honour --json and exit with 2 like every 
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from mbx_wire.errors import EXIT_USAGE, Code
+from mbxctl import mailverbs
 from mbxctl.failure import Failure
+from mbxctl.grammar import Group, MissingCommand
 from mbxctl.render import Output
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -29,10 +29,6 @@ def run(args: list[str], out: Output) -> int:
     except click.Abort:
         raise KeyboardInterrupt from None
     return code if isinstance(code, int) else 0
-
-
-class MissingCommand(click.UsageError):
-    """A group was named without a command."""
 
 
 def _which_command(out: Output, error: MissingCommand) -> int:
@@ -53,43 +49,6 @@ def _usage(error: click.UsageError) -> Failure:
         code = Code.PARAMETER_MISSING
     path = error.ctx.command_path if error.ctx else "mbxctl"
     return Failure(code, error.format_message(), f"`{path} --help` shows the usage.", exit_code=EXIT_USAGE)
-
-
-def _json_option() -> click.Option:
-    # The flag is found before parsing (main), so that parse errors honour it too; here it is only accepted.
-    return click.Option(["--json"], is_flag=True, expose_value=False, help="Print exactly one JSON document.")
-
-
-class Command(click.Command):
-    """A command that accepts --json."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.params.append(_json_option())
-
-
-class Group(click.Group):
-    """A group whose commands accept --json, listed in the order in which they are declared."""
-
-    command_class = Command
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs["no_args_is_help"] = False
-        super().__init__(*args, **kwargs)
-        self.params.append(_json_option())
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, with an error of its own when no command follows."""
-        command_follows = any(not arg.startswith("-") for arg in args)
-        rest = super().parse_args(ctx, args)
-        if not command_follows:
-            raise MissingCommand("which command?", ctx)
-        return rest
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Looking, acting, people's levers, the daemon: not the alphabet."""
-        del ctx
-        return list(self.commands)
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -305,6 +264,10 @@ def _token_rotate(out: Output, name: str) -> int:
     from mbxctl import agents
 
     return agents.run_token(out, name, rotate=True)
+
+
+for _each in mailverbs.COMMANDS:
+    mbxctl.add_command(_each)
 
 
 @mbxctl.command("status")

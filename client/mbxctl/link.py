@@ -66,6 +66,15 @@ class Link:
         `Failure("BUSY")`.
         """
         yield self.call("events.subscribe", {} if everything else {"project": self._slug()})
+        yield from self._notified("events.change", timeout)
+
+    def arrivals(self, timeout: float | None = None) -> Iterator[dict[str, Any] | None]:
+        """None once subscribed, then each message that reaches a mailbox of this host; ends as `changes` does."""
+        self.call("events.subscribe", {})
+        yield None
+        yield from self._notified("events.mail", timeout)
+
+    def _notified(self, method: str, timeout: float | None) -> Iterator[dict[str, Any]]:
         while True:
             try:
                 message = self._client.next_notification(timeout)
@@ -82,7 +91,7 @@ class Link:
                     "Run it again; `mbxctl log` has what was missed.",
                     retryable=True,
                 )
-            if message["method"] == "events.change":
+            if message["method"] == method:
                 yield message["params"]
 
     def _slug(self) -> str:

@@ -1,7 +1,7 @@
 """Entry point of `mbxctl`: the one boundary where failures become words and exit codes.
 
-Imports as little as possible: `list` is asked for all the time (prompts, scripts, hooks), so its plain
-spellings are recognised here and skip click, which costs more than everything else together.
+Imports as little as possible: `list` and `hook` are asked for all the time (prompts, scripts, agents' hooks), so
+their plain spellings are recognised here and skip click, which costs more than everything else together.
 Never holds a command's logic.
 """
 
@@ -68,6 +68,10 @@ def _run(args: list[str], out: Output) -> int:
         from mbxctl import listing
 
         return listing.run_list(out, everything="--all" in args)
+    if args[:1] == ["hook"] and not {"--help", "-h"} & set(args):
+        from mbxctl import hook
+
+        return hook.run_hook(args[1:])
     from mbxctl import cli
 
     return cli.run(args, out)

@@ -40,7 +40,7 @@ def _visible(char: str) -> str:
 
 def for_people(text: str) -> str:
     """The daemon's words with its MCP calls told as commands."""
-    if "mbx_identity {" not in text:
+    if "mbx_" not in text:
         return text
     from mbxctl import calls
 

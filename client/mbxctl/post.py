@@ -1,0 +1,215 @@
+"""`whoami`, `inbox`, `sent`, `search` and `inbox --watch`: lists of mail. Looking changes nothing.
+
+Owns a message's row on the screen. Beneath an agent CLI they are about that session's mailbox, elsewhere about
+the person's own, `owner`; whose mailbox it is the daemon decides, never these commands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mbx_wire.errors import EXIT_USAGE, Code
+from mbxctl import link, render
+from mbxctl.failure import Failure
+from mbxctl.render import Output, ago
+
+OWNER = "owner"
+INBOX = ("ID", "AT", "FROM", "STATE", "KIND", "SUBJECT")
+SENT = ("ID", "AT", "TO", "KIND", "SUBJECT")
+FOUND = ("ID", "AT", "FROM", "STATE", "SUBJECT", "TEXT")
+
+
+def run_whoami(out: Output) -> int:
+    """Who this session, or this person, is; what it should answer and what it waits for."""
+    with link.connect() as daemon:
+        result = daemon.call("mail.whoami", {})
+    if out.json:
+        out.document(result)
+        return 0
+    out.data(_who(result))
+    for label, requests in (("to answer", result["owed"]), ("waits for", result["waited_for"])):
+        for one in requests:
+            out.data(f"{label}: {one['id']}  {one['who']}: {one['subject']} ({ago(one['sent_at'])})")
+    wish = result["pending"]
+    if wish is not None:
+        out.talk(f"{wish['name']} is to be taken back ({wish['why']}): mbxctl claim {wish['name']}")
+    out.warn(result["warnings"])
+    return 0
+
+
+def _who(result: dict[str, Any]) -> str:
+    if result["name"] is None:
+        return "nobody: this session holds no mailbox"
+    parts = [f"role {result['role']}" if result["role"] else "", f"in {result['project']}" if result["project"] else ""]
+    parts += ["" if result["epoch"] is None else f"epoch {result['epoch']}", f"{result['unread']} unread"]
+    address = "" if result["name"].lower() == result["address"] else f" (address {result['address']})"
+    return f"{result['name']}{address}, {', '.join(part for part in parts if part)}"
+
+
+def run_inbox(
+    out: Output, *, everything: bool, limit: int, before: str | None, name: str | None, owner: bool, watch: bool
+) -> int:
+    """Headers, oldest first, of the own mailbox or, looking only, of another one."""
+    if owner and name is not None:
+        raise Failure(
+            Code.PARAMETER_INVALID,
+            "--owner and --as name two mailboxes.",
+            "Leave one of them out.",
+            exit_code=EXIT_USAGE,
+        )
+    looked_at = OWNER if owner else name
+    with link.connect() as daemon:
+        if watch:
+            return _watch(out, daemon, looked_at)
+        params: dict[str, Any] = {"all": everything, "limit": limit}
+        if before is not None:
+            params["before"] = before
+        result = headers(daemon, looked_at, params)
+    if out.json:
+        out.document(result)
+        return 0
+    messages = result["messages"]
+    rows(out, INBOX, messages, _received)
+    if messages:
+        shown = render.count(len(messages), "message", "messages")
+        out.talk(f"{shown}; `mbxctl read ID` shows one, `mbxctl ack ID` is done with it")
+    else:
+        more = "" if everything else "; `mbxctl inbox --all` shows acked ones too"
+        out.talk(f"nothing {'here' if everything else 'unread'}{more}")
+    paging(out, result)
+    out.warn(result["warnings"])
+    return 0
+
+
+def headers(daemon: link.Link, looked_at: str | None, params: dict[str, Any]) -> dict[str, Any]:
+    """A page of an inbox: the own one, or the one that a person looks at."""
+    if looked_at is None:
+        return daemon.call("mail.inbox", params)
+    return daemon.call("mail.peek", {"name": looked_at, **params})
+
+
+def run_sent(out: Output, *, limit: int, before: str | None) -> int:
+    """What was sent, newest first, with what became of it."""
+    params: dict[str, Any] = {"limit": limit}
+    if before is not None:
+        params["before"] = before
+    with link.connect() as daemon:
+        result = daemon.call("mail.sent", params)
+    if out.json:
+        out.document(result)
+        return 0
+    rows(out, SENT, result["messages"], _sent)
+    if not result["messages"]:
+        out.talk("nothing was sent")
+    paging(out, result)
+    out.warn(result["warnings"])
+    return 0
+
+
+def run_search(out: Output, query: str, *, limit: int, within: str | None) -> int:
+    """Words in the subjects and bodies that this mailbox sent or received, newest first."""
+    params: dict[str, Any] = {"query": query, "limit": limit}
+    if within is not None:
+        params["in"] = within
+    with link.connect() as daemon:
+        result = daemon.call("mail.search", params)
+    if out.json:
+        out.document(result)
+        return 0
+    rows(out, FOUND, result["messages"], _found)
+    if not result["messages"]:
+        out.talk("nothing found")
+    out.warn(result["warnings"])
+    return 0
+
+
+def rows(out: Output, header: tuple[str, ...], messages: list[dict[str, Any]], cells: Any) -> None:
+    """Messages as columns: exact times for scripts, a table with ages on a terminal."""
+    if not messages:
+        return
+    if out.is_terminal:
+        from mbxctl import pretty
+
+        out.drawn(pretty.lines(header, [cells(one, ago(one["sent_at"])) for one in messages]))
+        return
+    for line in render.columns(header, [cells(one, one["sent_at"]) for one in messages]):
+        out.data(line)
+
+
+def paging(out: Output, result: dict[str, Any]) -> None:
+    """Where the next page is."""
+    if result["before"] is not None:
+        out.talk(f"there are more: --before {result['before']}")
+
+
+def _received(one: dict[str, Any], at: str) -> tuple[str, ...]:
+    state = f"{one['state']}, wants a reply" if one["needs_reply"] and one["state"] == "unread" else one["state"]
+    return one["id"], at, one["from"], state, one["kind"], one["subject"]
+
+
+def _sent(one: dict[str, Any], at: str) -> tuple[str, ...]:
+    return one["id"], at, ", ".join(told(each) for each in one.get("recipients") or ()), one["kind"], one["subject"]
+
+
+def _found(one: dict[str, Any], at: str) -> tuple[str, ...]:
+    return one["id"], at, one["from"], one["state"], one["subject"], one.get("snippet") or ""
+
+
+def told(recipient: dict[str, Any]) -> str:
+    """A recipient with what became of the message there."""
+    note = f": {recipient['note']}" if recipient.get("note") else ""
+    return f"{recipient['name']} ({recipient['state']}{note})"
+
+
+# -- watching -----------------------------------------------------------------------------------------------
+
+
+def _watch(out: Output, daemon: link.Link, looked_at: str | None) -> int:
+    """What is unread, then what arrives, until Ctrl-C; with --json one document a line."""
+    mine = _names(daemon, looked_at)
+    shown: set[str] = set()
+    try:
+        # Subscribed before the first look: what arrives in between is seen twice and shown once.
+        for arrival in daemon.arrivals():
+            if arrival is None:
+                for one in headers(daemon, looked_at, {"limit": 200})["messages"]:
+                    shown.add(one["id"])
+                    _arrived(out, one, one["sent_at"])
+                out.talk("watching for mail; Ctrl-C ends it")
+            elif str(arrival["to"]).lower() in mine and arrival["id"] not in shown:
+                _arrived(out, arrival, "")
+            out.flush()
+    except KeyboardInterrupt:
+        return 0
+    raise Failure(
+        "STREAM_ENDED",
+        "the daemon ended the stream.",
+        "Run it again; `mbxctl status` shows the daemon.",
+        retryable=True,
+    )
+
+
+def _names(daemon: link.Link, looked_at: str | None) -> set[str]:
+    """How arrivals may call the mailbox that is watched."""
+    if looked_at == OWNER:
+        return {OWNER}
+    if looked_at is None:
+        found = daemon.call("mail.whoami", {})
+        if found["name"] is None:
+            raise Failure(Code.NOT_BOUND, "this session holds no mailbox to watch.", "Run: mbxctl list")
+    else:
+        found = daemon.call("identity.show", {"name": looked_at})["identity"]
+    return {str(found[key]).lower() for key in ("name", "address")}
+
+
+def _arrived(out: Output, one: dict[str, Any], at: str) -> None:
+    if out.json:
+        out.line_document(one)
+        return
+    out.data(f"{at or _now()}  {one['id']}  {one['kind']} from {one['from']}: {one['subject']}")
+
+
+def _now() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
