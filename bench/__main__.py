@@ -28,7 +28,7 @@ Figure = Callable[[Bench], Iterator[Row]]
 
 def figures() -> dict[Figure, tuple[str, ...]]:
     """Each measurement with the names of its rows, or how they begin."""
-    from bench import agents, death, durable, scale, sockets, startup
+    from bench import agents, archive, death, durable, scale, sockets, startup
 
     return {
         sockets.ping: ("ping",),
@@ -50,6 +50,8 @@ def figures() -> dict[Figure, tuple[str, ...]]:
         scale.memory: ("bytes an identity",),
         scale.replaying: ("replay",),
         scale.snapshots: ("snapshot",),
+        archive.burst: ("archive: identities",),
+        archive.stream: ("archive: lag",),
         scale.growth: ("one change",),
     }
 

@@ -82,8 +82,12 @@ class Connection:
         found: dict[str, Any] = reply["result"]
         return found
 
+    def send(self, lines: bytes) -> None:
+        """Send without waiting for replies: `next_line` has them."""
+        self._socket.sendall(lines)
+
     def next_line(self) -> bytes:
-        """The next notification, after a subscription."""
+        """The next notification, after a subscription, or the next reply after `send`."""
         while b"\n" not in self._rest:
             more = self._socket.recv(262_144)
             if not more:

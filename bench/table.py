@@ -63,6 +63,10 @@ TARGETS: dict[str, Target] = {
         "1/s", 400_000.0, at_least=True, on_value=True, floor="decoding the same records and nothing else"
     ),
     "snapshot of 100,000: longest hold of the loop": Target("ms", 2.0, on_value=True, floor="without a snapshot"),
+    "archive: identities until caught up": Target(
+        "1/s", 0.9, at_least=True, floor="registering them, then one git fast-import of the same history"
+    ),
+    "archive: lag p99 at 100 changes/s": Target("ms", 1000.0, on_value=True),
     "one change at 100,000 identities": Target("us", 1.2, floor="at 100 identities, syncing off"),
 }
 

@@ -32,7 +32,7 @@ TAIL_MAX = 8192
 """Changes kept in memory, about 300 bytes each."""
 GATHER_S = 0.1
 """How long a change waits for others to share its commit."""
-DUTY = 4.0
+DUTY = 2.0
 """A commit is followed by a pause of this many times what it took, so that a large archive stays cheap."""
 PAUSE_MAX_S = 5.0
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
@@ -145,12 +145,17 @@ class Archive:
 
     async def _keep_checkout(self) -> None:
         """The checked-out files are for people and may be late."""
+        retry = 0.0
         while True:
             await self._moved.wait()
             self._moved = trio.Event()
             began = trio.current_time()
             await self._checkout()
-            await trio.sleep(min(1.0 + CHECKOUT_DUTY * (trio.current_time() - began), RETRY_MAX_S))
+            pause = 1.0 + CHECKOUT_DUTY * (trio.current_time() - began)
+            retry = 0.0 if self._checkout_error is None else min(max(retry * 2, RETRY_MIN_S), RETRY_MAX_S)
+            if retry:
+                self._moved.set()
+            await trio.sleep(min(max(pause, retry), RETRY_MAX_S))
 
     async def _checkout(self) -> None:
         try:

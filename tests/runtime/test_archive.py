@@ -34,7 +34,7 @@ class Kept:
     async def settled(self) -> None:
         """Everything archived; bounded."""
         with trio.fail_after(600):
-            while self.archive.status().behind != 0 or self.archive.status().error:
+            while self.archive.status().behind != 0 or self.archive.status().error:  # noqa: ASYNC110  # nothing tells
                 await trio.sleep(0.05)
 
     async def agree(self) -> None:
