@@ -16,7 +16,8 @@ from mbx_wire.identity import Row, State
 class StatusResult(msgspec.Struct, frozen=True):
     """Answer of the frozen `status`; fields only grow.
 
-    `journal_seq` is the newest event, `durable_seq` the newest on the disk; `degraded` lists reasons in words (disk full, config file bad).
+    `journal_seq` is the newest event, `durable_seq` the newest on the disk; `degraded` lists reasons in words
+    (disk full, configuration file bad).
     `executable` is the Python that runs the daemon; `socket_activated` says who owns the socket.
     """
 
