@@ -50,12 +50,15 @@ def test_the_call_says_which_text_it_wants(tool: str) -> None:
 WITHOUT = """
 import sys
 
-class Hidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "toon_format":
-            raise ModuleNotFoundError(name, name=name)
+from importlib.machinery import PathFinder
 
-sys.meta_path.insert(0, Hidden())
+class Hiding:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        hidden = name.partition(".")[0] == "toon_format"
+        return None if hidden else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Hiding if finder is PathFinder else finder for finder in sys.meta_path]
 from mbxd.core.rejected import Rejected
 from mbxd.server import tools
 good = {"project_key": "/repos/shop", "program": "p", "model": "m"}
