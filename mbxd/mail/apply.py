@@ -7,6 +7,7 @@ written once, at the end of a transaction.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from typing import Final, NamedTuple
 
@@ -139,7 +140,7 @@ def _store(work: Work, cmd: c.Send, target: _Target | None, digest: str | None) 
         rows.add("held", *[(one.project, one.role, n) for one in cmd.held])
     work.effects.sent(n, recipients)
     answered = _answer(work, cmd.sender, target) if target else []
-    return c.Sent(message, root, cmd.now, recipients, answered)
+    return c.Sent(message, root, cmd.now, recipients, answered, subject=subject)
 
 
 def _deliver(work: Work, n: int, thread: int, recipient: int) -> bool:
@@ -271,8 +272,8 @@ def release_held(work: Work, cmd: c.ReleaseHeld) -> c.Released:
     conn = work.conn
     rows = conn.execute(
         "SELECT m.n, m.id, m.thread, m.sender, m.needs_reply, m.who, m.subject, m.body FROM held h"
-        " JOIN messages m ON m.n = h.message WHERE h.project = ? AND h.role = ? ORDER BY m.n LIMIT ?",
-        (cmd.project, cmd.role, c.RELEASE_BATCH),
+        " JOIN messages m ON m.n = h.message WHERE h.project = ? AND h.role = ? AND m.sent_at < ? ORDER BY m.n LIMIT ?",
+        (cmd.project, cmd.role, math.inf if cmd.before is None else cmd.before, c.RELEASE_BATCH),
     ).fetchall()
     came = []
     for n, message, thread, sender, needs_reply, who, subject, body in rows:

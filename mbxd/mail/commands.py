@@ -59,6 +59,8 @@ class Send(msgspec.Struct, frozen=True):
     A reply answers the request it replies to. One to something else of a thread answers the older requests in
     that thread which the replier owes to the author of that something. An ack is no answer.
     key: the sender's idempotency key; the same key and content again is the first message, never a second.
+    named: the words that stood for the recipients. With a key they are compared instead of whom they reached, which
+    may be others at a repeat.
     """
 
     sender: int
@@ -74,6 +76,7 @@ class Send(msgspec.Struct, frozen=True):
     reply_to: str = ""
     held: tuple[Role, ...] = ()
     key: str | None = None
+    named: tuple[str, ...] = ()
 
 
 class Ack(msgspec.Struct, frozen=True):
@@ -94,11 +97,14 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 class ReleaseHeld(msgspec.Struct, frozen=True):
-    """Deliver what is held for a role to the identity that has it now."""
+    """Deliver what is held for a role to the identity that has it now. before: only what was sent before that
+    (Unix seconds): what came later waits for the next one.
+    """
 
     project: int
     role: str
     identity: int
+    before: float | None = None
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -140,7 +146,8 @@ class Forget(msgspec.Struct, frozen=True):
 class Sent(msgspec.Struct, frozen=True, tag="sent"):
     """The message, its thread (the id of the first message there), whom it reached, which requests it answered.
 
-    duplicate: it was there already, under its key; recipients are then as they are now.
+    duplicate: it was there already, under its key; recipients are then as they are now. subject: as it was stored,
+    empty for a duplicate.
     """
 
     id: str
@@ -149,6 +156,7 @@ class Sent(msgspec.Struct, frozen=True, tag="sent"):
     recipients: list[int]
     answered: list[str] = []
     duplicate: bool = False
+    subject: str = ""
 
 
 class Acked(msgspec.Struct, frozen=True, tag="acked"):
@@ -220,7 +228,8 @@ def validate(command: Command, request: Request | None = None) -> None:
 def content_digest(command: Send) -> str:
     """What makes two sends under one key the same: all that a recipient would see."""
     c = command
-    seen = (c.recipients, c.held, c.kind, c.needs_reply, c.subject, c.body, c.refs, c.reply_to)
+    whom = (c.recipients, c.held) if not c.named else c.named
+    seen = (whom, c.kind, c.needs_reply, c.subject, c.body, c.refs, c.reply_to)
     return hashlib.blake2b(msgspec.msgpack.encode(seen), digest_size=8).hexdigest()
 
 

@@ -6,6 +6,7 @@ commit is durable. Never calls into an event loop: it hands one function per tra
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sqlite3
 import threading
@@ -142,8 +143,6 @@ class Writer:
         return batch
 
     def _carry_out(self, batch: Sequence[Job]) -> list[Outcome]:
-        if self._failed is not None:
-            return [Outcome(None, self._failed)] * len(batch)
         if isinstance(batch[0].command, Callable):  # type: ignore[arg-type]
             return [self._call(batch[0].command)]  # type: ignore[arg-type]
         outcomes = self._attempt(batch)
@@ -156,11 +155,13 @@ class Writer:
         return outcomes
 
     def _attempt(self, batch: Sequence[Job]) -> list[Outcome]:
+        if self._failed is not None:
+            return [Outcome(None, self._failed)] * len(batch)
         try:
             return self._transaction(batch)
         except sqlite3.Error as error:
             failure = translate(error, self._path)
-            if self._conn.in_transaction:
+            with contextlib.suppress(sqlite3.Error):  # SQLite may have undone it already, or find the disk gone
                 self._conn.execute("ROLLBACK")
             self._replies.lost()
             if isinstance(failure, MailUnusable):

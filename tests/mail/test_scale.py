@@ -22,7 +22,7 @@ def resident_mib() -> float:
 def test_plans_use_indexes(tmp_path: Path) -> None:
     """Every list is found through an index: no scan, no sort of a whole mailbox."""
     path = str(tmp_path / "mail.db")
-    fill(path, 1_000, 200)
+    fill(path, 4_000, 50)
     store = MailStore.open(path)
     statements: list[str] = []
     with store._reader() as conn:

@@ -24,7 +24,7 @@ def test_limits_fit_the_wire() -> None:
 
 def test_a_message_arrives_whole(mail: Mail) -> None:
     sent = mail.sent(letter(1, (2, 3, 2), "héllo", "b\0dy\x1b[31m\r\n", kind="decision", refs=("x", "y")))
-    assert sent == c.Sent(sent.id, sent.id, NOW, [2, 3])
+    assert sent == c.Sent(sent.id, sent.id, NOW, [2, 3], subject="héllo")
     [got] = mail.store.inbox(2).letters
     assert (got.id, got.thread, got.sender, got.kind) == (sent.id, sent.id, 1, "decision")
     assert (got.subject, got.size, got.refs, got.reply_to, got.sent_at) == ("héllo", 11, ["x", "y"], None, NOW)
