@@ -8,7 +8,6 @@ from __future__ import annotations
 import msgspec
 
 from mbx_wire.errors import Code
-from mbx_wire.identity import ClaimParams
 from mbxd.core import events as ev
 from mbxd.core import identity as rules
 from mbxd.core import view
@@ -70,7 +69,7 @@ def _take_back(state: State, who: Acting, ctx: Context) -> Decision:
             retryable=refusal.retryable,
             data={"pending": wish.name, "why": str(refusal.code)},
         )
-    claimed = rules.claim(state, ClaimParams(name=wish.name), ctx)
+    claimed = rules.claim_known(state, wish.identity, None, None, who, ctx)
     return Decision(claimed.events, Bound(wish.identity.id, claimed.result.epoch))
 
 

@@ -154,11 +154,20 @@ def claim(state: State, params: ClaimParams, ctx: Context) -> Decision:
     who = acting(state, ctx.caller)
     role = None if params.role is None else naming.check_role(params.role)
     description = None if params.description is None else naming.check_description(params.description)
-    name = params.name or _unnamed(state, who, ctx)
-    project = view.project_id(state, ctx)
-    identity = state.find(name, project) or state.find(naming.check_address(name), project)
-    if identity is None:
-        return _claim_unknown(state, name, role, description, who, ctx)
+    found = params.name or _unnamed(state, who, ctx)
+    if isinstance(found, str):
+        project = view.project_id(state, ctx)
+        name, known = found, state.find(found, project) or state.find(naming.check_address(found), project)
+        if known is None:
+            return _claim_unknown(state, name, role, description, who, ctx)
+        found = known
+    return claim_known(state, found, role, description, who, ctx)
+
+
+def claim_known(
+    state: State, identity: Identity, role: str | None, description: str | None, who: Acting, ctx: Context
+) -> Decision:
+    """Take this mailbox. Not by its name: the same word may mean another one in the caller's project."""
     refusal = view.blocker(identity, who, ctx, role=role is not None)
     if refusal is not None:
         raise refusal
@@ -169,16 +178,17 @@ def claim(state: State, params: ClaimParams, ctx: Context) -> Decision:
     return grant(state, identity, who, ctx, action="claim", role=role, warnings=warnings)
 
 
-def _unnamed(state: State, who: Acting, ctx: Context) -> str:
+def _unnamed(state: State, who: Acting, ctx: Context) -> Identity | str:
+    """What a claim without a name means; a name where a wish is for a mailbox that doesn't exist."""
     if who.holds is not None:
-        return who.holds.address
+        return who.holds
     project = view.project_id(state, ctx)
     wish = pending(state, ctx.caller, who, project)
     if wish is not None:
-        return wish.name
+        return wish.identity or wish.name
     last = held_last(state, who.session)
     if last is not None:
-        return last.address
+        return last
     vacant = _vacant(state, ctx)
     raise Rejected(
         Code.NAME_REQUIRED,

@@ -22,6 +22,7 @@ from mbx_wire.agent import (
 from mbx_wire.identity import ClaimParams, ListParams, RegisterParams, ReleaseParams
 from mbxd.core import agentnames, tokens
 from mbxd.core import events as ev
+from mbxd.core.binding import Bind
 from mbxd.core.context import PERSON, Caller, Context
 from mbxd.core.rejected import Rejected
 from mbxd.core.state import State
@@ -323,6 +324,18 @@ def test_register_without_a_name_draws_one_and_a_token_for_a_new_name_is_ignored
     fresh = world.register(WORKER, "worker-7", "mbx_nonsense")
     assert fresh["bound"] is True
     assert "not used" in fresh["warnings"][0]
+
+
+def test_what_a_session_holds_or_held_is_meant_by_itself_not_by_its_name(world: AgentWorld) -> None:
+    """The same name in two projects: in the caller's own one the word means the other mailbox."""
+    theirs = world.create(WORKER, hint="GreenCastle", key="/repos/docs")
+    ours = world.create(BOSS, hint="GreenCastle")
+    assert (theirs["address"], ours["address"]) == ("greencastle", "shop-greencastle")
+    assert world.run("identity.claim", ClaimParams(None, "docs"), WORKER)["identity"]["id"] == theirs["id"]
+    world.run("identity.release", ReleaseParams(), BOSS)
+    world.verdicts[process(200)] = "dead"
+    again = replace(WORKER, host=process(900), shims=(process(901),))
+    assert world.run("internal.bind", Bind(acts=True), again)["identity"] == theirs["id"]
 
 
 # -- projects ------------------------------------------------------------------------------------------------

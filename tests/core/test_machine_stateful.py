@@ -401,7 +401,12 @@ class Registry(RuleBasedStateMachine):
             return
         listed = self.world.decide("identity.list", ListParams(all=True), caller)
         assert not isinstance(listed, Refusal)
+        here = None if where is None else self.world.state.project_by_key.get(f"/repos/{where}")
         for row in listed.result.identities:
+            meant = self.world.state.find(row.address, here or 0)
+            assert meant is not None
+            if meant.id != row.id:
+                continue  # in this project the word is an agent's name first
             outcome = self.world.decide("identity.claim", ClaimParams(row.address), caller)
             assert row.claimable == (not isinstance(outcome, Refusal))
             assert row.claim_error == (outcome.code if isinstance(outcome, Refusal) else None)
