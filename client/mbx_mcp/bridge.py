@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mbx_mcp.eras import Call
+    from mbx_mcp.updates import Updates
 
 WAIT_FOR_DAEMON = 5.0
 """Seconds that a call waits for a daemon that takes it."""
+LOOK_WAIT = 1.0
+"""The same for what only looks: no daemon is started for it."""
+PROGRESS_EVERY = 5.0
+"""Seconds between two signs of life to a client that asked for them."""
 SILENCE_PING = 2.0
 SILENCE_MAX = 5.0
 """Seconds of a daemon's silence while calls are with it: then it is pinged; then they are told."""
@@ -72,12 +77,17 @@ class Trouble:
 
 
 class _Pending:
-    __slots__ = ("deadline", "line", "sends", "sent_at", "ticket")
+    __slots__ = ("began", "deadline", "line", "looks", "name", "sends", "sent_at", "tell_at", "ticket", "waits")
 
-    def __init__(self, ticket: int, line: bytes, deadline: float) -> None:
-        self.ticket = ticket
+    def __init__(self, call: Call, line: bytes, now: float) -> None:
+        self.ticket = call.ticket
+        self.name = call.name
         self.line = line
-        self.deadline = deadline  # counts only while the call is not with a daemon
+        self.looks = call.looks
+        self.waits = call.waits
+        self.began = now
+        self.tell_at = now + PROGRESS_EVERY
+        self.deadline = now + (LOOK_WAIT if call.looks else WAIT_FOR_DAEMON)  # counts only while no daemon has it
         self.sent_at: float | None = None
         self.sends = 0
 
@@ -85,7 +95,8 @@ class _Pending:
 class Bridge:
     """The calls of one shim. Feed it calls, connection events and lines; then take `outbox` and `outcomes`.
 
-    outbox: lines for the daemon, with newline. outcomes: answered calls. phase: down, hello, ready.
+    outbox: lines for the daemon, with newline. outcomes: answered calls. phase: down, hello, ready. progress: (ticket,
+    seconds, of how many) of calls that still wait. updates: set while somebody listens to resources.
     """
 
     def __init__(
@@ -100,6 +111,8 @@ class Bridge:
         """
         self.outbox: list[bytes] = []
         self.outcomes: list[Outcome] = []
+        self.progress: list[tuple[int, int, float]] = []
+        self.updates: Updates | None = None
         self.phase = DOWN
         self._hello: dict[str, Any] = {}
         self._introduce = introduce
@@ -115,8 +128,13 @@ class Bridge:
 
     @property
     def waiting(self) -> bool:
-        """Whether calls wait for a daemon: reason enough to start one."""
+        """Whether calls wait for a daemon."""
         return self.phase != READY and bool(self._calls)
+
+    @property
+    def starting(self) -> bool:
+        """Whether calls wait that are reason enough to start a daemon."""
+        return self.waiting and not all(pending.looks for pending in self._calls.values())
 
     @property
     def idle(self) -> bool:
@@ -150,7 +168,7 @@ class Bridge:
             return
         if not self._calls:
             self._trouble = None  # what was true for earlier calls is found out anew
-        pending = _Pending(call.ticket, line, now + WAIT_FOR_DAEMON)
+        pending = _Pending(call, line, now)
         self._calls[number] = pending
         if self.phase == READY:
             self._send(pending, now)
@@ -178,6 +196,8 @@ class Bridge:
         self.phase = DOWN
         self.outbox.clear()
         self._hello = {}
+        if self.updates is not None:
+            self.updates.lost()
         for number, pending in list(self._calls.items()):
             if pending.sent_at is None:
                 continue
@@ -202,11 +222,17 @@ class Bridge:
         if message is None:
             return
         number = message.get("id")
-        if isinstance(number, str):
+        if "method" in message:
+            if self.updates is not None:
+                self.updates.receive(message)
+        elif isinstance(number, str) and number.startswith("look-"):
+            if self.updates is not None:
+                self.updates.answered(message)
+        elif isinstance(number, str):
             self._answered_hello(number, message, now)
         elif isinstance(number, int):
             self._answered_call(number, message, now)
-        elif "error" in message and "method" not in message:
+        elif "error" in message:
             # The daemon could not read one of our lines. Which one can't be told: nobody may wait for ever.
             for sent in [n for n, pending in self._calls.items() if pending.sent_at is not None]:
                 self._answer_error(sent, message["error"])
@@ -216,12 +242,21 @@ class Bridge:
         for number, pending in list(self._calls.items()):
             if pending.sent_at is None and now >= pending.deadline:
                 self._give_up(number)
+        self._tell_progress(now)
+        if self.updates is not None:
+            self.updates.tick(now)
+            self.outbox += self.updates.outbox
+            self.updates.outbox.clear()
         if self.phase == READY:
             self._watch_silence(now)
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do at the latest."""
         times = [pending.deadline for pending in self._calls.values() if pending.sent_at is None]
+        times += [pending.tell_at for pending in self._calls.values() if pending.waits]
+        if self.updates is not None:
+            pace = self.updates.next_deadline()
+            times += [] if pace is None else [pace]
         silent_since = self._silent_since()
         if self.phase == READY and silent_since is not None:
             times.append(silent_since + (SILENCE_MAX if self._pinged else SILENCE_PING))
@@ -231,6 +266,17 @@ class Bridge:
         """Answer every call that waits; used when waiting is no use and when the shim must go."""
         for number in list(self._calls):
             self._give_up(number)
+
+    def _tell_progress(self, now: float) -> None:
+        for pending in self._calls.values():
+            if not pending.waits or now < pending.tell_at:
+                continue
+            seconds = int(now - pending.began)  # at least PROGRESS_EVERY more than last time
+            pending.tell_at = now + PROGRESS_EVERY
+            if seconds < pending.waits:
+                self.progress.append((pending.ticket, seconds, pending.waits))
+            else:
+                pending.waits = 0.0  # it is over its time, and nothing is left to tell
 
     def _say_hello(self) -> None:
         self._hellos += 1
@@ -248,6 +294,8 @@ class Bridge:
             return False
         pending = self._calls.pop(int(number), None)
         if pending is not None:
+            if self.updates is not None:
+                self.updates.acted(pending.name)
             encoded = line[middle + len(_MIDDLE) - 1 : -len(_TAIL)]
             self.outcomes.append(Outcome(pending.ticket, encoded=encoded))
         return True
@@ -266,6 +314,8 @@ class Bridge:
             if self.phase == HELLO:
                 self.phase = READY
                 self._trouble = None
+                if self.updates is not None:
+                    self.updates.connected()
                 for pending in list(self._calls.values()):
                     self._send(pending, now)
             return
@@ -284,6 +334,8 @@ class Bridge:
         result = message.get("result")
         if isinstance(result, dict):
             del self._calls[number]
+            if self.updates is not None:
+                self.updates.acted(pending.name)
             self.outcomes.append(Outcome(pending.ticket, result))
             return
         error = message.get("error")

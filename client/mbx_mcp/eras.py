@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from mbx_mcp.resources import Subscribers
+
 MAX_OPEN = 256
 """Calls and subscriptions that may be open at once; one more is refused."""
+MAX_WAIT = 3600.0
+"""Seconds beyond which a wait is nonsense, which the daemon says; progress is not told for it."""
 MAX_HANDLE = 200
 """Longest conversation handle in characters."""
 HANDLE_KEYS = ("threadId", "ai.opencode/sessionID", "mbx/session")
@@ -42,15 +46,30 @@ _NO_PARAMS: dict[str, Any] = {}
 
 
 class Call:
-    """An accepted `tools/call`: the ticket to answer it with, the tool, its arguments, the handle or None."""
+    """An accepted `tools/call`: the ticket to answer it with, the tool, its arguments, the handle or None.
 
-    __slots__ = ("arguments", "name", "session", "ticket")
+    looks: it reads a resource, for which no daemon is started. waits: seconds for which it asks to be told that it
+    still waits; 0: not at all.
+    """
 
-    def __init__(self, ticket: int, name: str, arguments: dict[str, Any], session: str | None) -> None:
+    __slots__ = ("arguments", "looks", "name", "session", "ticket", "waits")
+
+    def __init__(
+        self,
+        ticket: int,
+        name: str,
+        arguments: dict[str, Any],
+        session: str | None,
+        *,
+        looks: bool = False,
+        waits: float = 0.0,
+    ) -> None:
         self.ticket = ticket
         self.name = name
         self.arguments = arguments
         self.session = session
+        self.looks = looks
+        self.waits = waits
 
 
 class _Batch:
@@ -64,21 +83,35 @@ class _Batch:
 
 
 class _Open:
-    """An accepted request without its answer: id, revision, and the batch that it came in."""
+    """An accepted request without its answer: id, revision, the batch that it came in.
 
-    __slots__ = ("batch", "id", "version")
+    uri: the resource that it reads. token: what its progress is told under. Both may be None.
+    """
 
-    def __init__(self, request_id: int | str, version: str, batch: _Batch | None) -> None:
+    __slots__ = ("batch", "id", "token", "uri", "version")
+
+    def __init__(
+        self,
+        request_id: int | str,
+        version: str,
+        batch: _Batch | None,
+        *,
+        uri: str | None = None,
+        token: int | str | None = None,
+    ) -> None:
         self.id = request_id
         self.version = version
         self.batch = batch
+        self.uri = uri
+        self.token = token
 
 
 class Eras:
     """One client's conversation. Feed it lines; then take `out`, `calls` and `cancelled`.
 
     out: lines for the client, without newline. calls: newly accepted calls. cancelled: tickets to forget.
-    label: the client's own name for itself. answered: whether a request was answered yet.
+    label: the client's own name for itself. answered: whether a request was answered yet. subscribers: who listens
+    to which resource, None until somebody does.
     """
 
     def __init__(self, tools: Callable[[], list[dict[str, Any]]]) -> None:
@@ -88,6 +121,7 @@ class Eras:
         self.cancelled: list[int] = []
         self.label: str | None = None
         self.answered = False
+        self.subscribers: Subscribers | None = None
         self._load_tools = tools
         self._tools: list[dict[str, Any]] | None = None
         self._legacy: str | None = None
@@ -121,15 +155,20 @@ class Eras:
     def answer(self, ticket: int, result: dict[str, Any]) -> None:
         """Answer an accepted call with a CallToolResult of the newest legacy revision. Unknown tickets are ignored."""
         opened = self._open.pop(ticket, None)
-        if opened is not None:
-            self._reply(opened.batch, _success(opened.id, shapes.call_result(result, opened.version)), late=True)
+        if opened is None:
+            return
+        if opened.uri is None:
+            message = _success(opened.id, shapes.call_result(result, opened.version))
+        else:
+            message = _read(opened.id, opened.uri, result, opened.version)
+        self._reply(opened.batch, message, late=True)
 
     def answer_encoded(self, ticket: int, encoded: bytes) -> None:
         """The same with a result that is JSON already; it is decoded only where its revision differs."""
         opened = self._open.get(ticket)
         if opened is None:
             return
-        result = shapes.encoded_call_result(encoded, opened.version)
+        result = shapes.encoded_call_result(encoded, opened.version) if opened.uri is None else None
         if result is None:
             self.answer(ticket, json.loads(encoded))
             return
@@ -142,6 +181,17 @@ class Eras:
         opened = self._open.pop(ticket, None)
         if opened is not None:
             self._reply(opened.batch, _failure(opened.id, code, message, data), late=True)
+
+    def progress(self, ticket: int, seconds: int, total: float) -> None:
+        """Tell that an accepted call still waits, to a client that asked for it. Unknown tickets are ignored."""
+        opened = self._open.get(ticket)
+        if opened is not None and opened.token is not None:
+            self._send(shapes.progress(opened.token, seconds, total))
+
+    def updated(self, uri: str) -> None:
+        """Tell whoever listens that a resource has changed."""
+        for message in self.subscribers.updated(uri) if self.subscribers is not None else ():
+            self._send(message)
 
     def finish(self) -> None:
         """The conversation ends in good order: answer the subscriptions."""
@@ -217,6 +267,10 @@ class Eras:
             return self._list(params, version)
         if method == "tools/call":
             return self._call(params, request_id, version, batch)
+        if method in {"resources/subscribe", "resources/unsubscribe"}:
+            return self._known_subscribers().requested(method, params, version, _handle(params.get("_meta")))
+        if method.startswith("resources/"):
+            return self._resources(method, params, request_id, version, batch)
         raise ProtocolError(METHOD_NOT_FOUND, f"Method not found: {method[:100]}")
 
     def _modern(self, method: str, params: dict[str, Any], request_id: int | str) -> dict[str, Any] | None:
@@ -226,6 +280,8 @@ class Eras:
             return self._list(params, shapes.MODERN[0])
         if method == "tools/call":
             return self._call(params, request_id, shapes.MODERN[0], None)
+        if method in {"resources/list", "resources/read", "resources/templates/list"}:
+            return self._resources(method, params, request_id, shapes.MODERN[0], None)
         if method == "subscriptions/listen":
             self._listen(params, request_id)
             return None
@@ -259,6 +315,41 @@ class Eras:
             raise ProtocolError(INVALID_PARAMS, "unknown cursor: the list has one page")
         return shapes.list_result(self._definitions(), version)
 
+    def _resources(
+        self, method: str, params: dict[str, Any], request_id: int | str, version: str, batch: _Batch | None
+    ) -> dict[str, Any] | None:
+        from mbx_mcp import resources
+
+        if method == "resources/read":
+            uri = resources.uri_of(params, version)
+            if len(self._open) >= MAX_OPEN:
+                raise ProtocolError(INVALID_REQUEST, f"at most {MAX_OPEN} requests may be open at once")
+            name, arguments = resources.reading(uri)
+            ticket = self._accept(_Open(request_id, version, batch, uri=uri))
+            self.calls.append(Call(ticket, name, arguments, _handle(params.get("_meta")), looks=True))
+            return None
+        if params.get("cursor") is not None:
+            raise ProtocolError(INVALID_PARAMS, "unknown cursor: the list has one page")
+        if method == "resources/list":
+            return resources.list_result(version)
+        if method == "resources/templates/list":
+            return resources.templates_result(version)
+        raise ProtocolError(METHOD_NOT_FOUND, f"Method not found: {method[:100]}")
+
+    def _known_subscribers(self) -> Subscribers:
+        if self.subscribers is None:
+            from mbx_mcp.resources import Subscribers
+
+            self.subscribers = Subscribers()
+        return self.subscribers
+
+    def _accept(self, opened: _Open) -> int:
+        self._tickets += 1
+        self._open[self._tickets] = opened
+        if opened.batch is not None:
+            opened.batch.pending += 1
+        return self._tickets
+
     def _call(
         self, params: dict[str, Any], request_id: int | str, version: str, batch: _Batch | None
     ) -> dict[str, Any] | None:
@@ -274,11 +365,14 @@ class Eras:
             raise ProtocolError(INVALID_PARAMS, "arguments must be an object")
         if len(self._open) >= MAX_OPEN:
             return shapes.call_result(shapes.too_many_calls(MAX_OPEN), version)
-        self._tickets += 1
-        self._open[self._tickets] = _Open(request_id, version, batch)
-        if batch is not None:
-            batch.pending += 1
-        self.calls.append(Call(self._tickets, name, arguments, _handle(params.get("_meta"))))
+        meta = params.get("_meta")
+        token = meta.get("progressToken") if name == "mbx_inbox" and isinstance(meta, dict) else None
+        if not valid_id(token):
+            token = None
+        waits = arguments.get("wait_s") if token is not None else None
+        total = float(waits) if isinstance(waits, (int, float)) and 0 < waits < MAX_WAIT else 0.0
+        ticket = self._accept(_Open(request_id, version, batch, token=token))
+        self.calls.append(Call(ticket, name, arguments, _handle(meta), waits=total))
         return None
 
     def _listen(self, params: dict[str, Any], request_id: int | str) -> None:
@@ -288,7 +382,14 @@ class Eras:
         if len(self._listening) >= MAX_OPEN:
             raise ProtocolError(INVALID_REQUEST, f"at most {MAX_OPEN} subscriptions at once")
         self._listening[_key(request_id)] = request_id
-        honoured = {"toolsListChanged": True} if wanted.get("toolsListChanged") is True else {}
+        honoured: dict[str, Any] = {
+            kind: True for kind in ("toolsListChanged", "resourcesListChanged") if wanted.get(kind) is True
+        }
+        if wanted.get("resourceSubscriptions"):
+            handle = _handle(params.get("_meta"))
+            honoured["resourceSubscriptions"] = self._known_subscribers().listen(
+                _key(request_id), wanted["resourceSubscriptions"], handle
+            )
         self._send(
             {
                 "jsonrpc": "2.0",
@@ -303,7 +404,8 @@ class Eras:
         request_id = params.get("requestId")
         if not valid_id(request_id):
             return
-        self._listening.pop(_key(request_id), None)
+        if self._listening.pop(_key(request_id), None) is not None and self.subscribers is not None:
+            self.subscribers.end(_key(request_id))
         for ticket, opened in list(self._open.items()):
             if _key(opened.id) == _key(request_id):
                 del self._open[ticket]
@@ -373,6 +475,15 @@ def _handle(meta: Any) -> str | None:
 
 def _key(request_id: int | str) -> tuple[str, int | str]:
     return type(request_id).__name__, request_id
+
+
+def _read(request_id: int | str, uri: str, result: dict[str, Any], version: str) -> dict[str, Any]:
+    from mbx_mcp import resources
+
+    try:
+        return _success(request_id, resources.read_result(uri, result, version))
+    except ProtocolError as error:
+        return _failure(request_id, error.code, error.message, error.data)
 
 
 def _success(request_id: int | str, result: dict[str, Any]) -> dict[str, Any]:

@@ -161,7 +161,7 @@ class Link:
             return
         self._foreign.clear()
         self._later(now)
-        if absent and self.bridge.waiting:
+        if absent and self.bridge.starting:
             self._start(where)
 
     def _start(self, where: paths.Places) -> None:

@@ -16,6 +16,7 @@ import sys
 import time
 
 from mbx_client import __version__
+from mbx_mcp.bridge import READY
 from mbx_mcp.eras import Eras, load_tools
 from mbx_mcp.link import Link
 from mbx_mcp.stdio import READ_SIZE, Claimed, Output
@@ -142,6 +143,7 @@ class Shim:
         for call in self._eras.calls:
             self._bridge.submit(call, now)
         self._eras.calls.clear()
+        self._watch(now)
 
     def _take(self, line: bytes | Oversized) -> None:
         if isinstance(line, Oversized):
@@ -162,12 +164,37 @@ class Shim:
             else:
                 self._eras.fail(outcome.ticket, outcome.code, outcome.message)
         self._bridge.outcomes.clear()
+        self._tell()
         for line in self._eras.out:
             self._output.put(line)
         self._eras.out.clear()
         self._output.flush()
         if self._eras.answered and not self._output.size and self._leave_by is None:
             self._after_first_answer(now)
+
+    def _tell(self) -> None:
+        """What the client asked to be told of: progress, changed resources."""
+        for ticket, seconds, total in self._bridge.progress:
+            self._eras.progress(ticket, seconds, total)
+        self._bridge.progress.clear()
+        updates = self._bridge.updates
+        if updates is not None:
+            for uri in updates.due:
+                self._eras.updated(uri)
+            updates.due.clear()
+
+    def _watch(self, now: float) -> None:
+        """Let the bridge know which resources are listened to."""
+        if self._eras.subscribers is None:
+            return
+        if self._bridge.updates is None:
+            from mbx_mcp.updates import Updates
+
+            self._bridge.updates = Updates()
+            if self._bridge.phase == READY:
+                self._bridge.updates.connected()
+        self._bridge.updates.watch(self._eras.subscribers.handles)
+        self._bridge.tick(now)
 
     def _after_first_answer(self, now: float) -> None:
         if self._label != self._eras.label:

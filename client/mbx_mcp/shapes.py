@@ -17,7 +17,7 @@ MODERN = ("2026-07-28",)
 LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Revisions by age, newest first. LEGACY begins with `initialize`, MODERN carries an envelope."""
 BATCHES_IN = "2025-03-26"
-_WITH_TITLES = frozenset(LEGACY[:2]) | frozenset(MODERN)
+WITH_TITLES = frozenset(LEGACY[:2]) | frozenset(MODERN)
 """Revisions that know titles, output schemas and structured content."""
 
 _PREFIX = "io.modelcontextprotocol/"
@@ -32,8 +32,11 @@ INSTRUCTIONS = (
     "before you claim a name; claim without a name takes back what this session held."
 )
 SERVER = {"name": "mbx", "version": __version__}
-_SERVER_CAPABILITIES: dict[str, Any] = {"tools": {"listChanged": True}}
-_CACHE = {"ttlMs": 3_600_000, "cacheScope": "public"}
+_SERVER_CAPABILITIES: dict[str, Any] = {
+    "tools": {"listChanged": True},
+    "resources": {"subscribe": True, "listChanged": True},
+}
+CACHE = {"ttlMs": 3_600_000, "cacheScope": "public"}
 """The lists are part of the program: the same for everybody until another version runs."""
 
 
@@ -58,7 +61,7 @@ def discover_result() -> dict[str, Any]:
             "supportedVersions": list(MODERN),
             "capabilities": _SERVER_CAPABILITIES,
             "instructions": INSTRUCTIONS,
-            **_CACHE,
+            **CACHE,
         }
     )
 
@@ -66,14 +69,14 @@ def discover_result() -> dict[str, Any]:
 def list_result(tools: list[dict[str, Any]], version: str) -> dict[str, Any]:
     """ListToolsResult: the definitions with what the revision knows of them."""
     result: dict[str, Any] = {"tools": [_tool(tool, version) for tool in tools]}
-    return modern({**result, **_CACHE}) if version in MODERN else result
+    return modern({**result, **CACHE}) if version in MODERN else result
 
 
 def call_result(result: dict[str, Any], version: str) -> dict[str, Any]:
     """CallToolResult of a revision, from one of 2025-11-25."""
     if version in MODERN:
         return modern(result)
-    if version not in _WITH_TITLES:
+    if version not in WITH_TITLES:
         return {key: value for key, value in result.items() if key != "structuredContent"}
     return result
 
@@ -90,6 +93,12 @@ def encoded_call_result(encoded: bytes, version: str) -> bytes | None:
 def modern(result: dict[str, Any]) -> dict[str, Any]:
     """A complete result of the stateless revision: it says so, and who answers."""
     return {"resultType": "complete", **result, "_meta": {SERVER_INFO: SERVER, **(result.get("_meta") or {})}}
+
+
+def progress(token: int | str, seconds: int, total: float) -> dict[str, Any]:
+    """The notification that a call still waits, after so many of `total` seconds."""
+    params = {"progressToken": token, "progress": seconds, "total": total, "message": "waiting for mail"}
+    return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
 
 
 def refusal(error: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +127,7 @@ def too_many_calls(limit: int) -> dict[str, Any]:
 
 def _tool(tool: dict[str, Any], version: str) -> dict[str, Any]:
     lacks = {"execution"} if version != LEGACY[0] else set()
-    if version not in _WITH_TITLES:
+    if version not in WITH_TITLES:
         lacks |= {"title", "outputSchema"}
     if version == "2024-11-05":
         lacks.add("annotations")

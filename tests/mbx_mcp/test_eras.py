@@ -128,7 +128,7 @@ def test_envelope_is_checked(meta: dict[str, Any], code: int) -> None:
 @pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "nonsense"])
 def test_removed_and_unknown_methods(method: str) -> None:
     assert one(Eras(load_tools), modern(method))["error"]["code"] == -32601
-    if method not in {"initialize", "ping"}:
+    if method not in {"initialize", "ping", "resources/subscribe"}:
         assert one(opened("2025-06-18"), request(method))["error"]["code"] == -32601
 
 
@@ -243,7 +243,10 @@ def test_subscription_is_acknowledged_and_ends() -> None:
     eras = opened(MODERN)
     (ack,) = say(eras, modern("subscriptions/listen", {"notifications": {"resourcesListChanged": True}}, "s"))
     assert ack["method"] == "notifications/subscriptions/acknowledged"
-    assert ack["params"] == {"_meta": {"io.modelcontextprotocol/subscriptionId": "s"}, "notifications": {}}
+    assert ack["params"] == {
+        "_meta": {"io.modelcontextprotocol/subscriptionId": "s"},
+        "notifications": {"resourcesListChanged": True},
+    }
     assert one(eras, modern("subscriptions/listen"))["error"]["code"] == -32602
     say(eras, modern("subscriptions/listen", {"notifications": {}}, "t"))
     say(eras, {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "t"}})

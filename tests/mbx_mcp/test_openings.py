@@ -13,7 +13,7 @@ from tests.support.shim_process import ShimProcess, environment
 from tests.support.stub_daemon import StubDaemon
 
 OPENINGS = sorted((Path(__file__).parent / "openings").glob("*.jsonl"))
-UNKNOWN_TO_US = {"prompts/list", "resources/list"}
+UNKNOWN_TO_US = {"prompts/list"}
 
 
 def revision(messages: list[dict[str, Any]]) -> str:
