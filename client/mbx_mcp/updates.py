@@ -43,7 +43,8 @@ class Updates:
         self._asking = False
         self._stale = False
         self._ask_at = 0.0
-        self._mine: frozenset[str] = frozenset()
+        self._mine: tuple[str, ...] = ()
+        self._home: str | None = None
         self._slug: str | None = None
         self._kept: list[tuple[str, dict[str, Any]]] = []
 
@@ -98,10 +99,11 @@ class Updates:
             self._dirty |= self._watched.keys()
             return
         you, project = result.get("you"), result.get("project")
-        mine = frozenset(str(you[key]).lower() for key in ("name", "address") if key in you) if you else frozenset()
+        mine = (str(you["address"]), str(you["name"]).lower()) if you else ()
         if mine != self._mine:
             self._mine = mine
             self._change(INBOX)
+        self._home = you["project"] if you else None
         self._slug = project["slug"] if project else None
         self._known = True
         kept, self._kept = self._kept, []
@@ -162,16 +164,16 @@ class Updates:
     def _judge(self, method: str, params: dict[str, Any]) -> None:
         """What an event changes for this client."""
         if method == "events.mail":
-            if str(params.get("to")).lower() in self._mine:
+            # Another project may have an agent of the same name.
+            if str(params.get("to")).lower() in self._mine and params.get("project") == self._home:
                 self._change(INBOX)
             if params.get("project") == self._slug:
                 self._change(IDENTITIES)  # the rows show what is unread
             return
-        name = str(params.get("name")).lower()
-        if params.get("project") == self._slug or name in self._mine:
-            self._change(IDENTITIES)
         what = params.get("what")
-        ours = name in self._mine
+        ours = params.get("name") in self._mine[:1]  # changes name the address, which is the host's only one
+        if params.get("project") == self._slug or ours:
+            self._change(IDENTITIES)
         if ours:
             self._change(INBOX)
         if ours or (what == "claimed" and not self._mine) or (what == "registered" and self._slug is None):

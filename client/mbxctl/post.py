@@ -166,7 +166,7 @@ def told(recipient: dict[str, Any]) -> str:
 
 def _watch(out: Output, daemon: link.Link, looked_at: str | None) -> int:
     """What is unread, then what arrives, until Ctrl-C; with --json one document a line."""
-    mine = _names(daemon, looked_at)
+    names, project = _names(daemon, looked_at)
     shown: set[str] = set()
     try:
         # Subscribed before the first look: what arrives in between is seen twice and shown once.
@@ -176,7 +176,8 @@ def _watch(out: Output, daemon: link.Link, looked_at: str | None) -> int:
                     shown.add(one["id"])
                     _arrived(out, one, one["sent_at"])
                 out.talk("watching for mail; Ctrl-C ends it")
-            elif str(arrival["to"]).lower() in mine and arrival["id"] not in shown:
+            elif str(arrival["to"]).lower() in names and arrival["project"] == project and arrival["id"] not in shown:
+                shown.add(arrival["id"])
                 _arrived(out, arrival, "")
             out.flush()
     except KeyboardInterrupt:
@@ -189,17 +190,17 @@ def _watch(out: Output, daemon: link.Link, looked_at: str | None) -> int:
     )
 
 
-def _names(daemon: link.Link, looked_at: str | None) -> set[str]:
-    """How arrivals may call the mailbox that is watched."""
+def _names(daemon: link.Link, looked_at: str | None) -> tuple[set[str], str | None]:
+    """How arrivals may call the mailbox that is watched, and its project: another may have an agent of that name."""
     if looked_at == OWNER:
-        return {OWNER}
+        return {OWNER}, None
     if looked_at is None:
         found = daemon.call("mail.whoami", {})
         if found["name"] is None:
             raise Failure(Code.NOT_BOUND, "this session holds no mailbox to watch.", "Run: mbxctl list")
     else:
         found = daemon.call("identity.show", {"name": looked_at})["identity"]
-    return {str(found[key]).lower() for key in ("name", "address")}
+    return {str(found[key]).lower() for key in ("name", "address")}, found["project"]
 
 
 def _arrived(out: Output, one: dict[str, Any], at: str) -> None:

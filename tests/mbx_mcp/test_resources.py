@@ -181,7 +181,7 @@ def mail(to: str = "shop-backend", project: str | None = "shop") -> dict[str, An
 
 
 def me(name: str | None = "shop-backend", slug: str | None = "shop") -> dict[str, Any]:
-    you = None if name is None else {"name": name, "address": name.lower()}
+    you = None if name is None else {"name": name, "address": name.lower(), "project": "shop"}
     return {"id": "look-1", "result": {"you": you, "project": None if slug is None else {"slug": slug}}}
 
 
@@ -240,7 +240,8 @@ def test_asks_who_it_is_before_it_judges() -> None:
         (mail(), {INBOX, IDENTITIES}),
         (mail(to="shop-api"), {IDENTITIES}),
         (mail(to="blog-api", project="blog"), set()),
-        (mail(to="Shop-Backend", project="blog"), {INBOX}),
+        (mail(to="Shop-Backend", project="blog"), set()),
+        (mail(to="Shop-Backend"), {INBOX, IDENTITIES}),
         (change(), {IDENTITIES}),
         (change(project="blog"), set()),
         (change(name="shop-backend", what="lost"), {INBOX, IDENTITIES}),
