@@ -11,10 +11,11 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import trio
 
 from mbx_wire import places
@@ -44,6 +45,7 @@ from mbxd.runtime.repo import GitRepo
 from mbxd.server.listener import Listener
 from mbxd.server.services import Services, Settings
 from mbxd.server.systemd import Notifier
+from mbxd.store.errors import Unreadable
 from mbxd.store.lock import Lock
 from mbxd.store.log import Recovery
 
@@ -71,9 +73,20 @@ class Parts:
 
 
 def recover(recovery: Recovery) -> State:
-    """The registry as the log has it."""
-    state = State() if recovery.snapshot is None else snapshot.load(recovery.snapshot)
-    return replay(state, (events.decode(record) for _, record in recovery.records))
+    """The registry as the log has it. Raises Unreadable for whole records that mean nothing to this build."""
+    place = "the snapshot"
+
+    def decoded() -> Iterator[events.Event]:
+        nonlocal place
+        for seq, record in recovery.records:
+            place = f"record {seq}"
+            yield events.decode(record)
+
+    try:
+        state = State() if recovery.snapshot is None else snapshot.load(recovery.snapshot)
+        return replay(state, decoded())
+    except (msgspec.DecodeError, LookupError, AttributeError) as error:
+        raise Unreadable(place, __version__, str(error)) from error
 
 
 class Daemon:
@@ -92,6 +105,7 @@ class Daemon:
         engine.on_staged.append(holders.on_event)
         engine.on_durable.append(fanout.on_durable)
         post = Post(engine, in_thread, parts.clock, self._degraded)
+        post.on_arrival = fanout.on_mail
         engine.on_durable.append(post.on_durable)
         archive_path = parts.ground.file(places.ARCHIVE_NAME)
         repo = GitRepo(archive_path, os.environ.get("PATH", os.defpath))
@@ -178,6 +192,7 @@ class Daemon:
             parts.ready()
             await services.stop.wait()
             services.stopping = True
+            services.post.wake_all()
             parts.notifier.send("STOPPING=1")
             await listener.drain()
             nursery.cancel_scope.cancel()

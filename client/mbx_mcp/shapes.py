@@ -42,6 +42,8 @@ CACHE = {"ttlMs": 3_600_000, "cacheScope": "public"}
 
 _MODERN_HEAD = encode({"resultType": "complete", "_meta": {SERVER_INFO: SERVER}})[:-1] + b","
 """What a stateless result begins with when it has no `_meta` of its own."""
+_COMPLETE = b'{"resultType":"complete",'
+_META = b',"_meta":' + encode({SERVER_INFO: SERVER})[:-1] + b","
 
 
 def initialize_result(version: str) -> dict[str, Any]:
@@ -85,8 +87,16 @@ def encoded_call_result(encoded: bytes, version: str) -> bytes | None:
     """The same on an encoded result, without decoding it: a long list costs nothing here. None when it must be."""
     if version in {"2025-11-25", "2025-06-18"}:
         return encoded
-    if version in MODERN and encoded.startswith(b'{"') and b'"_meta":' not in encoded:
+    if version not in MODERN or not encoded.startswith(b'{"'):
+        return None
+    # In JSON a quote within a text is escaped: these bytes are a key, wherever they stand.
+    own = encoded.count(b'"_meta":')
+    if not own:
         return _MODERN_HEAD + encoded[1:]
+    kept, mark, meta = encoded.rpartition(b',"_meta":{')
+    if own == 1 and mark and meta.endswith(b"}}") and meta.count(b"}") == 2 and b"{" not in meta and meta != b"}}":
+        # The daemon's `_meta` comes last and is flat: ours begins with our own word and goes on with its.
+        return _COMPLETE + kept[1:] + _META + meta
     return None
 
 

@@ -198,12 +198,13 @@ class ListResult(msgspec.Struct, frozen=True):
 
 
 class Predecessor(msgspec.Struct, frozen=True):
-    """The holder before this grant, when it was another session."""
+    """The holder before this grant, when it was another session; last_act_at: when it last spoke."""
 
     client: str
     ended: str
     reason: str
     task_description: str | None
+    last_act_at: str | None = None
 
 
 class ClaimResult(msgspec.Struct, frozen=True):

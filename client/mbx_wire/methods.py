@@ -70,6 +70,10 @@ _ALL = (
     Method("mail.sent", mail.SentParams, mail.MessagesResult, "What was sent, and what became of it."),
     Method("mail.thread", mail.ThreadParams, mail.MessagesResult, "A thread."),
     Method("mail.search", mail.SearchParams, mail.MessagesResult, "Words in mail."),
+    Method("mail.peek", mail.PeekParams, mail.MessagesResult, "Looks into any mailbox.", people=True),
+    Method("mail.backup", mail.BackupParams, mail.BackupResult, "Copies the mail file.", people=True),
+    Method("mail.check", NoParams, mail.CheckResult, "Looks for damage in it.", people=True),
+    Method("mail.prune", mail.PruneParams, mail.PruneResult, "Deletes what ended.", changes=True, people=True),
     Method("tool.call", admin.ToolCallParams, AnyResult, "An MCP tools/call whole.", changes=True),
     Method(
         "admin.free",

@@ -1,6 +1,7 @@
 """Who gets a message: from the words of `to` to identities, with the truth about who can read it now.
 
-Owns addressing. Reads the registry only; never makes a mailbox, never stores mail.
+Owns addressing, and the names that mail shows: what is shown is what one may send to. Reads the registry only;
+never makes a mailbox, never stores mail.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from mbxd.core.times import iso
 
 OWNER = 0
 """The person's mailbox. Identities count from 1."""
+SYSTEM = -1
+"""The daemon itself, as the sender of notices."""
+OWNER_NAME = "owner"
+OWNER_READS = "read with: mbxctl inbox"
 EVERYBODY = "*"
 BROADCAST_MAX = 200
 
@@ -48,16 +53,42 @@ def _word(state: State, word: str, sender: int, ctx: Context) -> list[Recipient]
         return _everybody(state, sender, ctx)
     if word.startswith("role:"):
         return _role(state, word.removeprefix("role:").strip(), sender, ctx)
-    if word == "owner":
-        return [Recipient(OWNER, "owner", "owner", None, "read with: mbxctl inbox --owner")]
-    identity = state.find(word, view.project_id(state, ctx))
+    return [recipient(state, mailbox(state, word, ctx), ctx)]
+
+
+def mailbox(state: State, word: str, ctx: Context) -> int:
+    """The id behind one address, agent name of this project, or `owner`. Raises Rejected: UNKNOWN_IDENTITY."""
+    if word == OWNER_NAME:
+        return OWNER
+    project = view.project_id(state, ctx)
+    # An agent's name from before it was renamed lives on as an address, which has no capitals.
+    identity = state.find(word, project) or state.find(word.lower(), project)
     if identity is None:
         raise _unknown(state, word, ctx)
-    return [describe(identity, ctx)]
+    return identity.id
 
 
-def describe(identity: Identity, ctx: Context, *, detail: str | None = None) -> Recipient:
+def name_of(state: State, identity: int, project: int) -> str:
+    """What mail shows for an identity id to somebody in this project: a name that means it there."""
+    if identity == OWNER:
+        return OWNER_NAME
+    found = state.identities.get(identity)
+    if found is None:
+        return "mbxd" if identity == SYSTEM else f"#{identity}"
+    # Another project's agent name could be somebody else's here.
+    return found.name if found.project == project else found.address
+
+
+def recipient(state: State, identity: int, ctx: Context, *, detail: str | None = None) -> Recipient:
     """The mailbox and whether somebody reads it now."""
+    found = state.identities.get(identity)
+    name = name_of(state, identity, view.project_id(state, ctx))
+    if found is None:
+        return Recipient(identity, name, OWNER_NAME, None, OWNER_READS)
+    return _describe(found, name, ctx, detail)
+
+
+def _describe(identity: Identity, name: str, ctx: Context, detail: str | None) -> Recipient:
     stand = view.standing(identity, ctx)
     since: float | None = None
     if stand.state == "vacant":
@@ -70,13 +101,13 @@ def describe(identity: Identity, ctx: Context, *, detail: str | None = None) -> 
         since = identity.hold.since
         if stand.state != "live":
             detail = detail or f"its session is {stand.state} ({stand.reason})"
-    return Recipient(identity.id, identity.name, stand.state, None if since is None else iso(since), detail)
+    return Recipient(identity.id, name, stand.state, None if since is None else iso(since), detail)
 
 
 def _everybody(state: State, sender: int, ctx: Context) -> list[Recipient]:
     project = _project(state, ctx)
     live = [
-        describe(identity, ctx)
+        recipient(state, number, ctx)
         for number in sorted(state.held.get(project, ()))
         if (identity := state.identities[number]).id != sender and view.standing(identity, ctx).state == "live"
     ]
@@ -101,7 +132,7 @@ def _role(state: State, role: str, sender: int, ctx: Context) -> list[Recipient]
     naming.check_role(role)
     project = _project(state, ctx)
     live = [
-        describe(identity, ctx, detail=f"has the role {role}")
+        recipient(state, number, ctx, detail=f"has the role {role}")
         for number in sorted(state.held.get(project, ()))
         if (identity := state.identities[number]).id != sender
         and identity.role == role
@@ -131,7 +162,7 @@ def _unknown(state: State, word: str, ctx: Context) -> Rejected:
     names = [state.identities[state.by_address[address]].name for address in near]
     return Rejected(
         Code.UNKNOWN_IDENTITY,
-        f"There is no mailbox {naming.shown(word)}, so nothing was sent."
+        f"There is no mailbox {naming.shown(word)}."
         + (f" Did you mean {' or '.join(names)}?" if names else ""),
         'See the names with mbx_identity {"action":"list"}.',
         data={"near": names, "vacant": []},

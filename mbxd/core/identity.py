@@ -470,7 +470,11 @@ def _predecessor(identity: Identity, who: Acting, ctx: Context) -> Predecessor |
     if (session.host, session.handle) == who.key:
         return None
     return Predecessor(
-        client=session.client, ended=iso(ended), reason=reason, task_description=identity.task_description
+        client=session.client,
+        ended=iso(ended),
+        reason=reason,
+        task_description=identity.task_description,
+        last_act_at=iso(ctx.active.get(identity.id, identity.last_active_at)),
     )
 
 

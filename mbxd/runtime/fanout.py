@@ -1,4 +1,4 @@
-"""Tells subscribers about durable changes.
+"""Tells subscribers about durable changes and about mail that came.
 
 Owns the list of subscribers and the words for changes. Never waits: a subscriber that can't take a change is
 told that its stream ends, and is forgotten; the daemon is never slowed.
@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from mbx_wire.admin import Change
+from mbx_wire.mail import Arrival
+from mbxd.core import addressing
 from mbxd.core import events as ev
 from mbxd.core.state import Identity, State
 from mbxd.core.times import iso
@@ -55,9 +57,34 @@ class Fanout:
         change = describe(self._state, seq, event, self._wall())
         if change is None:
             return
-        line = _encode(Notification("events.change", change)) + b"\n"
+        self._tell(Notification("events.change", change), change.project)
+
+    @property
+    def listened(self) -> bool:
+        """Whether anybody subscribed."""
+        return bool(self._subscribers)
+
+    def on_mail(self, to: int, sender: int, subject: str, kind: str, message: str, unread: int) -> None:
+        """Tell of a message that reached a mailbox and is durable. A repeated send may be told of again."""
+        if not self._subscribers:
+            return
+        identity = self._state.identities.get(to)
+        project = 0 if identity is None else identity.project
+        arrival = Arrival(
+            to=addressing.name_of(self._state, to, project),
+            from_=addressing.name_of(self._state, sender, project),
+            subject=subject,
+            kind=kind,
+            id=message,
+            unread=unread,
+            project=self._state.slug(project),
+        )
+        self._tell(Notification("events.mail", arrival), arrival.project)
+
+    def _tell(self, notification: Notification, where: str | None) -> None:
+        line = _encode(notification) + b"\n"
         for push, project in list(self._subscribers.items()):
-            if project is not None and project != change.project:
+            if project is not None and project != where:
                 continue
             self._counts["pushed"] += 1
             if not push(line):

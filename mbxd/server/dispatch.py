@@ -157,10 +157,9 @@ class Dispatcher:
         return Now(await self._mail.briefed(outcome.result, identity), outcome.seq)
 
     async def _mail_call(self, method: Method, params: msgspec.Struct, ctx: Context, who: Introduced) -> Now:
-        if method.changes:
-            if self._services.stopping:
-                raise Rejected(Code.STOPPING, "The daemon is stopping.", "Try again in a moment.", retryable=True)
-            self._check_lives(who)
+        if method.changes and self._services.stopping:
+            raise Rejected(Code.STOPPING, "The daemon is stopping.", "Try again in a moment.", retryable=True)
+        self._check_lives(who)  # also before it looks, for which it may take its name back
         result = await self._mail.answer(params, ctx)
         self._spoke(method.name, ctx, who)
         return Now(result)
@@ -194,22 +193,24 @@ class Dispatcher:
             call = tools.call(params.name, params.arguments)
             answer = self._run(METHODS[call.method], call.params, ctx, who)
         except Rejected as refusal:
-            return Now(tools.refusal(refusal), self._undurable())
+            return Now(tools.refusal(refusal, self._unread(ctx)), self._undurable())
         if isinstance(answer, Later):
             return Later(partial(self._as_tool_later, answer, ctx, toon=call.toon))
         return self._as_tool(answer, ctx, toon=call.toon)
 
     def _as_tool(self, answer: Now, ctx: Context, *, toon: bool) -> Now:
         raw = answer.result if isinstance(answer.result, msgspec.Raw) else _encode(answer.result)
-        held = holding(self._services, ctx.caller)
-        unread = 0 if held is None else self._services.post.unread.get(held.id, 0)
-        return Now(tools.result(bytes(raw), unread, toon=toon), answer.seq)
+        return Now(tools.result(bytes(raw), self._unread(ctx), toon=toon), answer.seq)
 
     async def _as_tool_later(self, answer: Later, ctx: Context, *, toon: bool) -> Now:
         try:
             return self._as_tool(await answer.wait(), ctx, toon=toon)
         except Rejected as refusal:
-            return Now(tools.refusal(refusal), self._undurable())
+            return Now(tools.refusal(refusal, self._unread(ctx)), self._undurable())
+
+    def _unread(self, ctx: Context) -> int:
+        held = holding(self._services, ctx.caller)
+        return 0 if held is None else self._services.post.unread.get(held.id, 0)
 
     # -- pieces ----------------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ def _as_toon(structured: bytes) -> str:
     return str(encode(msgspec.json.decode(structured)))
 
 
-def refusal(rejected: Rejected) -> CallToolResult:
-    """A refusal as the agent sees it."""
+def refusal(rejected: Rejected, unread: int = 0) -> CallToolResult:
+    """A refusal as the agent sees it; unread as in `result`."""
     structured = _encode({"error": rejected.body()})
-    return CallToolResult([Text(structured.decode())], msgspec.Raw(structured), isError=True)
+    return CallToolResult([Text(structured.decode())], msgspec.Raw(structured), isError=True, meta={"unread": unread})
