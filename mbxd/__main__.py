@@ -57,7 +57,7 @@ def run() -> int:
     """Run the daemon until it is stopped."""
     from mbx_wire import places
     from mbxd import ground, logs
-    from mbxd.store.errors import Damaged, NewerFormat
+    from mbxd.store.errors import Damaged, NewerFormat, Unreadable
     from mbxd.store.lock import Held
 
     ready = _Ready(os.environ.pop("MBXD_READY_FD", ""))
@@ -66,7 +66,7 @@ def run() -> int:
         return _serve(ready)
     except Held as held:
         return ready.failed(f"{places.RUNS_ALREADY}: {held}", EX_TEMPFAIL)
-    except (ground.Unfit, Damaged, NewerFormat) as problem:
+    except (ground.Unfit, Damaged, NewerFormat, Unreadable) as problem:
         return ready.failed(str(problem), 1)
     except OSError as error:
         return ready.failed(f"can't start: {error}", 1)

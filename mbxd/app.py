@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec
 import trio
 
 from mbx_wire import places
@@ -45,6 +46,7 @@ from mbxd.runtime.repo import GitRepo
 from mbxd.server.listener import Listener
 from mbxd.server.services import Services, Settings
 from mbxd.server.systemd import Notifier
+from mbxd.store.errors import Unreadable
 from mbxd.store.errors import Unreadable
 from mbxd.store.lock import Lock
 from mbxd.store.log import Recovery

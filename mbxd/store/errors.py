@@ -38,6 +38,16 @@ class NewerFormat(Exception):
         )
 
 
+class Unreadable(Exception):
+    """A record is whole, but this build can't make sense of it. Nothing was changed."""
+
+    def __init__(self, place: str, version: str, why: str) -> None:
+        super().__init__(
+            f"{place} of the registry log can't be read by mbxd {version}: {why}. Nothing was changed. Start the mbxd "
+            "that wrote it, most likely a newer one; `mbxd log dump` shows the records."
+        )
+
+
 class LogFailed(Exception):
     """A write or sync failed, or the log is closed: nothing can be appended until a restart reads the disk again."""
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.support.daemon import FAULTY, Client, DaemonProcess, Place, wait_until
+from mbxd.core import events as ev
+from mbxd.ports import ProcessId
+from mbxd.store.log import Log
+from mbxd.store.vfs import OsVfs
+from tests.support.daemon import FAULTY, Client, DaemonProcess, Place, image, wait_until
 from tests.support.trees import Forest, Speaker
 
 SEGMENT = "4096"
@@ -174,6 +180,45 @@ def test_a_newer_format_stops_the_start_and_touches_nothing(place: Place, forest
     assert "99" in newer.wait_ready(must=False)
     assert newer.process.wait(30) == 1
     assert segment.read_bytes() == data
+
+
+def bad_records() -> dict[str, bytes]:
+    good = ev.encode(ev.Granted(1, 2, ev.SessionRef(ProcessId("b", 1, 2, 3, 4), "", "c", ()), (), 1.0))
+    values = msgspec.msgpack.decode(good)
+    return {
+        "empty": b"",
+        "cut": good[:-3],
+        "wrong type": msgspec.msgpack.encode([*values[:2], "two", *values[3:]]),
+        "of a later build": msgspec.msgpack.encode([99, 1, "what it means is not known here"]),
+        "of nobody": ev.encode(ev.Released(77, 1, 1.0, 1.0)),
+    }
+
+
+@pytest.mark.parametrize("what", bad_records())
+@pytest.mark.parametrize("where", ["log", "snapshot"])
+def test_a_record_that_means_nothing_here_stops_the_start_and_touches_nothing(
+    place: Place, forest: Forest, what: str, where: str
+) -> None:
+    """Its checksum is right: somebody wrote it like this."""
+    daemon = place.start()
+    forest.session(daemon).client.register("shop-a")
+    daemon.stop()
+    if where == "snapshot" and what == "of nobody":
+        pytest.skip("a snapshot has no events")
+    log = Log.open(OsVfs(), str(place.state / "registry"), entropy=os.urandom).log
+    if where == "log":
+        log.append([bad_records()[what]])
+    else:
+        log.write_snapshot(log.durable_seq, [bad_records()[what]])
+    log.close()
+    before = image(place.state / "registry")
+    broken = place.start(wait=False)
+    said = broken.wait_ready(must=False)
+    assert said.startswith(f"error: {'record' if where == 'log' else 'the snapshot'}"), (said, broken.log())
+    assert "can't be read by mbxd" in said
+    assert broken.process.wait(30) == 1
+    assert len(broken.log().splitlines()) == 1, broken.log()
+    assert image(place.state / "registry") == before
 
 
 def test_a_torn_tail_is_set_aside_and_later_records_survive(place: Place, forest: Forest) -> None:
