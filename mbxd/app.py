@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-import msgspec
 import trio
 
 from mbx_wire import places
@@ -46,7 +45,6 @@ from mbxd.runtime.repo import GitRepo
 from mbxd.server.listener import Listener
 from mbxd.server.services import Services, Settings
 from mbxd.server.systemd import Notifier
-from mbxd.store.errors import Unreadable
 from mbxd.store.errors import Unreadable
 from mbxd.store.lock import Lock
 from mbxd.store.log import Recovery
