@@ -21,7 +21,7 @@ from tests.support.shim_process import (
     modern,
     request,
 )
-from tests.support.stub_daemon import HangUp, Message, StubDaemon, no_answer, refused
+from tests.support.stub_daemon import HangUp, Message, StubDaemon, no_answer, refused, reply
 
 
 def test_answers_the_opening_without_a_daemon_and_creates_nothing(state: Path) -> None:
@@ -451,3 +451,69 @@ def test_command_line(state: Path, arguments: list[str], status: int) -> None:
     assert done.returncode == status
     assert bool(done.stdout) == (status == 0)
     assert bool(done.stderr) == (status == 2)
+
+
+def test_resources_are_read_and_watched(daemon: StubDaemon, state: Path) -> None:
+    you = {"name": "shop-api", "address": "shop-api", "project": "shop"}
+
+    def handle(sent: Message) -> Message | None:
+        if sent["method"] == "events.subscribe":
+            return reply(sent, {"subscribed": True, "seq": 1})
+        if sent["method"] == "identity.list":
+            return reply(sent, {"you": you, "project": {"id": 1, "key": "shop", "slug": "shop"}})
+        return None
+
+    daemon.handle = handle
+    mail = {"jsonrpc": "2.0", "method": "events.mail", "params": {"to": "shop-api", "project": "shop"}}
+    with ShimProcess(environment(state)) as shim:
+        shim.ask(initialize())
+        read = shim.ask(request("resources/read", {"uri": "mbx://inbox"}))["result"]["contents"][0]
+        assert json.loads(read["text"])["echo"] == {}
+        assert daemon.asked("tool.call")[0]["params"]["name"] == "mbx_inbox"
+        assert daemon.asked("events.subscribe") == []
+        assert shim.ask(request("resources/subscribe", {"uri": "mbx://inbox"}))["result"] == {}
+        daemon.wait_for(lambda: daemon.asked("events.subscribe"), "the subscription")
+        daemon.notify(mail)
+        for _ in range(2):
+            # The first is of the mailbox that it turned out to be, or of the mail; what is left follows a second later.
+            assert shim.receive()["params"] == {"uri": "mbx://inbox"}
+            daemon.notify(mail)
+        daemon.hang_up()
+        daemon.wait_for(lambda: len(daemon.asked("events.subscribe")) == 2, "the second subscription")
+        assert shim.receive()["params"] == {"uri": "mbx://inbox"}
+        shim.ask(request("resources/unsubscribe", {"uri": "mbx://inbox"}))
+        daemon.wait_for(lambda: len(daemon.asked("events.subscribe")) == 3, "its end")
+    assert [sent["params"] for sent in daemon.asked("events.subscribe")] == [{}, {}, {"project": ""}]
+
+
+def test_a_read_starts_no_daemon(state: Path) -> None:
+    (state / "stopped").unlink()
+    with ShimProcess(environment(state)) as shim:
+        shim.ask(initialize())
+        error = shim.ask(request("resources/read", {"uri": "mbx://inbox"}))["error"]
+    assert error["data"]["code"] == "DAEMON_DOWN"
+    assert list(state.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_wait_for_mail_shows_progress(daemon: StubDaemon, state: Path) -> None:
+    answer: list[Message] = []
+
+    def handle(sent: Message) -> Message | None:
+        if sent["method"] == "tool.call":
+            answer.append(reply(sent, daemon.tool(sent)))
+            return {}
+        return None
+
+    daemon.handle = handle
+    params = {"name": "mbx_inbox", "arguments": {"wait_s": 45}, "_meta": {"progressToken": "p"}}
+    with ShimProcess(environment(state)) as shim:
+        shim.ask(initialize())
+        shim.send(request("tools/call", params, "waits"))
+        told = [shim.receive()["params"] for _ in range(2)]
+        daemon.notify(answer[0])
+        assert shim.receive()["id"] == "waits"
+    assert [(each["progressToken"], each["progress"], each["total"]) for each in told] == [
+        ("p", 5, 45),
+        ("p", 10, 45),
+    ]
