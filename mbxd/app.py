@@ -42,6 +42,7 @@ from mbxd.runtime.holders import Holders
 from mbxd.runtime.instances import Instances
 from mbxd.runtime.post import Post
 from mbxd.runtime.repo import GitRepo
+from mbxd.server import tools
 from mbxd.server.listener import Listener
 from mbxd.server.services import Services, Settings
 from mbxd.server.systemd import Notifier
@@ -190,6 +191,7 @@ class Daemon:
             )
             parts.notifier.send("READY=1", f"STATUS={len(services.engine.state.identities)} identities")
             parts.ready()
+            nursery.start_soon(in_thread, tools.warm)
             await services.stop.wait()
             services.stopping = True
             services.post.wake_all()

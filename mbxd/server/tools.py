@@ -19,6 +19,15 @@ from mbxd.core.rejected import Rejected
 from mbxd.server.params import ParamsDecoder
 
 
+def warm() -> None:
+    """Import what was left out at the start, for a worker thread of a daemon that serves already.
+
+    A package that is replaced under the running daemon then has nothing left to break.
+    """
+    if _TOON:
+        import toon_format  # noqa: F401
+
+
 class UnknownTool(Exception):
     """No tool of this name: a protocol error, not a refusal."""
 
@@ -48,7 +57,7 @@ class CallToolResult(msgspec.Struct, frozen=True):
 
 
 _TOON = find_spec("toon_format") is not None
-"""Whether the optional extra is installed. It is imported when it is first used: nobody else pays for it."""
+"""Whether the optional extra is installed. `warm` imports it, so that the start does not wait for it."""
 
 _DECODERS = {name: ParamsDecoder(tool.params) for name, tool in TOOLS.items()}
 _encode = msgspec.json.Encoder().encode
