@@ -1,13 +1,16 @@
 """The daemon's ports: what it needs of the machine, as Protocols.
 
 Each has a real adapter and a fake, and one conformance suite in tests/ that both pass. Nothing here
-does I/O; this module imports the standard library alone.
+does I/O; this module imports the standard library and msgspec alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 T = TypeVar("T")
 
@@ -80,8 +83,10 @@ class Clock(Protocol):
         ...
 
 
-class ProcessId(NamedTuple):
+class ProcessId(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=True):
     """Identity of a process, good across daemon restarts: equal means the same process.
+
+    A struct and no tuple: it is a key of most indexes, and a replay makes millions of them.
 
     boot: boot id (empty where the system has none); ns: inode of the pid namespace whose numbers `pid` belongs
     to (the daemon's own when it looked), 0 when unreadable;
@@ -96,6 +101,10 @@ class ProcessId(NamedTuple):
     pid: int
     ticks: int
     inode: int
+
+    def _replace(self, **changes: Any) -> ProcessId:
+        """A copy with other values, as of a NamedTuple."""
+        return replace(self, **changes)
 
 
 class Verdict(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from msgspec.structs import fields
+from msgspec.structs import astuple, fields
 
 from mbxd.core import events as ev
 from mbxd.ports import ProcessId
@@ -43,7 +43,9 @@ SAMPLES: tuple[ev.Event, ...] = (
 
 
 def plain(value: Any) -> Any:
-    """JSON of an event by field names."""
+    """JSON of an event by field names; a process by its values in order, as in the record."""
+    if isinstance(value, ProcessId):
+        return list(astuple(value))
     if isinstance(value, msgspec.Struct):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, bytes):

@@ -10,6 +10,8 @@ import os
 import socket
 import sys
 
+from msgspec.structs import astuple
+
 from mbxd.runtime.peer import host_of, read_peer
 from mbxd.runtime.processes import LocalProcesses
 
@@ -38,7 +40,7 @@ def main() -> None:
         {
             "me": os.getpid(),
             "pid": peer.pid,
-            "host": finding.host,
+            "host": astuple(finding.host),
             "own_host": finding.host == finding.shim,
             "stable": finding.host == second.host or finding.host.inode < 0,
             "looks": looks,
