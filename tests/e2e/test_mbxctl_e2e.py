@@ -261,6 +261,20 @@ def test_peoples_levers_are_refused_beneath_an_agent(real: Place, agent: AgentCl
         assert (result.code, result.document["error"]["code"]) == (1, "NOT_ALLOWED"), args
 
 
+def test_a_command_that_gave_up_does_nothing_later(real: Place, agent: AgentCli) -> None:
+    """The daemon hangs, the command ends without an answer; when the daemon goes on, nobody asks for it any more."""
+    epoch = agent.call(action="register", name="shop-backend", role="backend")["epoch"]
+    pid = real.run("status", "--json").document["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        result = agent.mbxctl("release", "--json")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert (result.code, result.document["error"]["code"]) == (5, "DAEMON_UNRESPONSIVE")
+    assert agent.call(action="claim")["epoch"] == epoch
+    assert [e["what"] for e in real.run("log", "--json").document["entries"]] == ["claimed", "registered"]
+
+
 def test_free_fences_the_holder_and_tells_it(real: Place, agent: AgentCli) -> None:
     needs_a_person(real)
     agent.call(action="register", name="shop-api", role="api")

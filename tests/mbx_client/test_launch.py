@@ -74,6 +74,20 @@ def test_the_daemon_takes_nothing_from_its_starter(env: dict[str, str], state: P
     assert (state.stat().st_mode & 0o777, (state / "mbxd.log").stat().st_mode & 0o777) == (0o700, 0o600)
 
 
+def test_the_starters_own_installation_is_started(env: dict[str, str], state: Path, tmp_path: Path) -> None:
+    """Another `mbxd` and another `python` come first on the path, and the working directory has a package mbxd."""
+    for name in ("mbxd", "python", "python3"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 9\n")
+        (tmp_path / name).chmod(0o700)
+    (tmp_path / "here" / "mbxd").mkdir(parents=True)
+    (tmp_path / "here" / "mbxd" / "__main__.py").write_text("raise SystemExit(9)\n")
+    assert start({**env, "PATH": f"{tmp_path}:{env['PATH']}"}, cwd=tmp_path / "here") == ""
+    note = json.loads((state / "note").read_text())
+    assert os.readlink(f"/proc/{note['pid']}/exe") == os.path.realpath(sys.executable)
+    command = Path(f"/proc/{note['pid']}/cmdline").read_bytes().split(b"\0")
+    assert command[:4] == [os.fsencode(part) for part in (sys.executable, "-P", "-m", "mbxd")]
+
+
 def test_a_lost_race_with_another_start_is_no_failure(env: dict[str, str], state: Path) -> None:
     (state / "behaviour").write_text("beaten once")
     assert start(env) == ""

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from mbxd.core import events as ev
 from mbxd.store.errors import LogFailed
 from tests.support.memvfs import MemVfs
 from tests.support.rig import Rig, RigClient, SlowCommitter, running
@@ -177,3 +178,31 @@ async def test_order_of_waiters_with_an_older_seq(autojump_clock: trio.abc.Clock
         assert await silent(second)
         committer.commit()
         assert (await second.receive())["result"]["epoch"] == 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_takeover_is_one_batch_or_nothing(autojump_clock: trio.abc.Clock, kept: bool) -> None:
+    """The end of the old grant and the new one: a crash has both or none."""
+    async with running(committer=SlowCommitter) as rig:
+        holder, _, shim = await rig.session()
+        number = await holder.send("identity.register", {"name": "shop-a", "role": "x"})
+        (await settled(rig)).commit()
+        await holder.reply(number)
+        await holder.stream.aclose()
+        rig.machine.kill(shim)
+        await trio.sleep(100)  # its grace is over
+        heir, heir_host, _ = await rig.session()
+        number = await heir.send("identity.claim", {"name": "shop-a"})
+        committer = await settled(rig)
+        assert committer.batch is not None
+        assert [type(ev.decode(record)) for record in committer.batch[:2]] == [ev.HolderEnded, ev.Granted]
+        if kept:
+            committer.commit()
+            assert (await heir.reply(number))["epoch"] == 2
+        else:
+            assert await silent(heir)
+    async with running(rig.machine, rig.vfs) as after:
+        row = await (await after.person()).row("shop-a")
+        assert (row["holder"]["pid"] == heir_host, row["state"]) == ((True, "live") if kept else (False, "detached"))
+        person = await after.person()
+        assert (await person.call("identity.show", {"name": "shop-a"}))["epoch"] == (2 if kept else 1)
