@@ -41,6 +41,7 @@ def page() -> str:
 _EVENTS = """## Notifications
 
 `events.change` `{seq, at, what, name, project, state, epoch, who, reason}`: one durable change, after `events.subscribe`.
+`events.mail` `{to, from, subject, kind, id, unread, project}`: a message reached a mailbox and is durable; unread: there, with it. A repeated request may be told of again.
 `events.dropped` `{queued}`: the subscriber left too much untaken; the stream ends, the connection stays.
 """
 

@@ -67,6 +67,7 @@ def stats(services: Services) -> StatsResult:
         "holders": services.holders.statistics(),
         "instances": services.instances.statistics(),
         "fanout": services.fanout.statistics(),
+        "mail": services.post.statistics(),
         "archive": services.archive.statistics(),
         "registry": {
             "identities": len(services.engine.state.identities),

@@ -174,7 +174,7 @@ class Mailroom:
                 break
         reader = self._reader(me, ctx)
         limit, before = params.limit or wire.LIMIT_DEFAULT, params.before or ""
-        page = await post.read(store.inbox, me.identity, everything=bool(params.all), limit=limit, before=before)
+        page = await post.read(store.inbox, me.identity, everything=bool(params.all), limit=limit, after=before)
         shown = [reader.received(letter) for letter in page.letters]
         following = f'mbx_read {{"ids":["{shown[0].id}"]}}' if shown else None
         return _list(shown, page.cursor, following=following)
@@ -332,7 +332,7 @@ class Mailroom:
             return await self._bodies([params.id], params.offset or 0, reader)
         limit, before = params.limit or wire.LIMIT_DEFAULT, params.before or ""
         everything = bool(params.all)
-        page = await post.read(post.store.inbox, box.identity, everything=everything, limit=limit, before=before)
+        page = await post.read(post.store.inbox, box.identity, everything=everything, limit=limit, after=before)
         return _list([reader.received(letter) for letter in page.letters], page.cursor)
 
     # -- for claims ------------------------------------------------------------------------------------------
