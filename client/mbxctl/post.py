@@ -172,7 +172,9 @@ def _watch(out: Output, daemon: link.Link, looked_at: str | None) -> int:
         # Subscribed before the first look: what arrives in between is seen twice and shown once.
         for arrival in daemon.arrivals():
             if arrival is None:
-                for one in headers(daemon, looked_at, {"limit": 200})["messages"]:
+                with link.connect() as looking:  # a call reconnects by itself, which would lose the subscription
+                    unread = headers(looking, looked_at, {"limit": 200})["messages"]
+                for one in unread:
                     shown.add(one["id"])
                     _arrived(out, one, one["sent_at"])
                 out.talk("watching for mail; Ctrl-C ends it")

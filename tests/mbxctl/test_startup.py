@@ -51,14 +51,17 @@ def loaded(place: Place, *args: str) -> set[str]:
     return before - {line.rsplit("|", 1)[1].strip() for line in bare.stderr.splitlines() if "|" in line}
 
 
-@pytest.mark.parametrize(
-    "args", [("list",), ("list", "--all"), ("list", "--json"), ("list", "--json", "--all")]
-)
-def test_a_plain_list_loads_no_parser_and_no_tables(
-    place: Place, serve: Serve, args: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("args", [("list",), ("list", "--all"), ("list", "--json"), ("list", "--json", "--all")])
+def test_a_plain_list_loads_no_parser_and_no_tables(place: Place, serve: Serve, args: tuple[str, ...]) -> None:
     serve(identity__list=listing(row()))
     modules = {name.split(".")[0] for name in loaded(place, *args)}
+    assert "mbxctl" in modules
+    assert not modules & HEAVY
+
+
+def test_the_hook_loads_no_parser(place: Place, serve: Serve) -> None:
+    serve(identity__list=listing())
+    modules = {name.split(".")[0] for name in loaded(place, "hook")}
     assert "mbxctl" in modules
     assert not modules & HEAVY
 
