@@ -107,12 +107,14 @@ def test_long_bodies_keys_and_refusals(real: Place) -> None:
 def test_nothing_in_mail_steers_a_terminal(real: Place, agent: AgentCli) -> None:
     needs_a_person(real)
     agent.call(action="register", name="shop-api", role="api")
-    sent = agent.mbxctl("send", "owner", "--subject", EVIL, "--body", f"{EVIL}\n--- end ---", "--json").document
+    sent = agent.mbxctl("send", "owner", "--subject", "a\u202eb", "--body", f"{EVIL}\n--- end ---", "--json").document
     for args in (("inbox",), ("read", sent["id"]), ("thread", sent["id"])):
         shown = on_terminal(real, *args)
-        assert r"x\x1b[2J\x07\x9b\u202ey" in shown, args
+        assert r"a\u202eb" in shown, args
         assert "\x1b[2J" not in shown, args
-        assert EVIL in real.run(*args, "--json").document["messages"][0]["subject"]
+        assert real.run(*args, "--json").document["messages"][0]["subject"] == "a\u202eb"
+    assert r"x\x1b[2J\x07\x9b\u202ey" in on_terminal(real, "read", sent["id"])
+    assert real.run("read", sent["id"], "--json").document["messages"][0]["body"].startswith(EVIL)
 
 
 def on_terminal(place: Place, *args: str) -> str:
