@@ -216,6 +216,7 @@ def test_the_dead_leave_at_once(world: World) -> None:
         "ended": taken["predecessor"]["ended"],
         "reason": "holder-exited",
         "task_description": None,
+        "last_act_at": taken["predecessor"]["last_act_at"],
     }
 
 
