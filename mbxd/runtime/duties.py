@@ -130,8 +130,8 @@ class Duties:
     async def _react(self, seq: int, what: Change | int) -> None:
         if isinstance(what, int):
             await self._engine.wait_durable(seq)
-            await self._compare(what)
             await self._give_held(what)
+            await self._compare(what)
             return
         match what:
             case ev.RoleSet():
@@ -150,10 +150,10 @@ class Duties:
         """Notices and held mail that a crash came before. Each is given once, however often this runs."""
         for request in await self._office.read(self._office.store.open_requests):
             self._involved |= {request.sender, request.recipient}
-        for number in sorted(self._involved):
-            await self._compare(number)
         for identity, hold in list(self._engine.state.holders()):
             await self._give_held(identity.id, before=hold.since)
+        for number in sorted(self._involved):
+            await self._compare(number)
 
     async def _compare(self, number: int) -> None:
         """Do for one mailbox what its last changes asked for, whether that was done or not."""
@@ -207,7 +207,7 @@ class Duties:
                 continue  # the holder had it from the beginning
             name = self._name(number, request.sender)
             body = f"{client} acts as {name} now and finds {request.id} ({request.subject}) among the requests it owes."
-            await self._notice("successor", request, epoch, f"Somebody is there again: {request.subject}", body)
+            await self._notice("successor", request, epoch, f"Somebody is there: {request.subject}", body)
 
     def _name(self, number: int, reader: int) -> str:
         state = self._engine.state

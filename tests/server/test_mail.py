@@ -424,7 +424,7 @@ def test_one_notice_when_the_holder_goes_and_one_when_another_comes(office: Offi
     claimed = carl.claim("shop-tester")
     assert (claimed["owed"], [one["id"] for one in claimed["inbox"]]) == ([sent["id"]], [sent["id"]])
     assert claimed["predecessor"]["last_act_at"]
-    both = [*gone, "Somebody is there again: Build"]
+    both = [*gone, "Somebody is there: Build"]
     wait_until("the other notice", lambda: notices(office.anna) == both)
     office.daemon.kill()
     office.daemon = office.place.start()
@@ -439,7 +439,7 @@ def test_no_notice_once_it_is_answered(office: Office) -> None:
     office.bert.release()
     send(office.anna, "shop-tester", "later", needs_reply=True)
     office.bert.claim("shop-tester")
-    wait_until("the successor's notice", lambda: notices(office.anna) == ["Somebody is there again: s"])
+    wait_until("the successor's notice", lambda: notices(office.anna) == ["Somebody is there: s"])
 
 
 def test_the_brief_of_a_successor_is_bounded(office: Office) -> None:

@@ -1,0 +1,269 @@
+"""The post office: who is woken, what mail owes to the registry's changes, also over races and crashes.
+
+A real store and its thread below a daemon in memory; waits are real and bounded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mbxd.core.rejected import Rejected
+from mbxd.mail import commands as c
+from mbxd.mail.errors import MailBusy, MailError, MailFull, MailRefused, MailUnusable
+from mbxd.runtime.post import Post, refused
+from tests.support.rig import Rig, RigClient, running
+
+pytestmark = pytest.mark.trio
+PATIENCE = 20.0
+_numbers = itertools.count(1)
+
+
+def letter(sender: int, to: tuple[int, ...], now: float, **more: Any) -> c.Send:
+    return c.Send(sender, to, "Build", "b", now, next(_numbers).to_bytes(10, "big"), 1, **more)
+
+
+class Scene:
+    """Anna (1) and bert (2) hold mailboxes of role x; their mail is in a real file."""
+
+    def __init__(self, rig: Rig, path: str) -> None:
+        self.rig = rig
+        self.path = path
+        self.post: Post = rig.services.post
+        self.anna: RigClient
+        self.bert: RigClient
+
+    @property
+    def now(self) -> float:
+        return self.rig.clock.wall()
+
+    async def begin(self) -> None:
+        self.post.open(self.path)
+        self.anna, _, _ = await self.rig.session()
+        self.bert, _, _ = await self.rig.session()
+        await self.anna.register("shop-a")
+        await self.bert.register("shop-b")
+
+    def follow(self) -> None:
+        self.rig.nursery.start_soon(self.post.follow)
+
+    def crash(self) -> None:
+        """Another post office on the same file, which knows nothing of before."""
+        self.post.close()
+        services = self.rig.services
+        services.post = self.post = Post(services.engine, services.run_sync, self.rig.clock, services.degraded)
+        services.engine.on_durable.append(self.post.on_durable)
+        self.post.open(self.path)
+        self.follow()
+
+    async def subjects(self, identity: int) -> list[str]:
+        page = await self.post.read(self.post.store.inbox, identity, limit=200)
+        return [one.subject.partition(":")[0] for one in page.letters]
+
+    async def until(self, identity: int, wanted: list[str]) -> None:
+        with trio.fail_after(PATIENCE):
+            while (found := await self.subjects(identity)) != wanted:  # nothing announces what a thread did
+                assert len(found) <= len(wanted), found
+                await trio.sleep(0.005)
+
+    async def quiet(self) -> None:
+        """Everything that was asked of mail so far is done: one who was registered now is given what he waits for."""
+        number = await self.post.write(letter(1, (1,), self.now))
+        await self.post.write(c.Ack(1, (number.id,), self.now))
+        with trio.fail_after(PATIENCE):
+            while self.post.statistics()["to_follow"]:
+                await self.subjects(1)
+
+
+@asynccontextmanager
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with running() as rig:
+        made = Scene(rig, str(tmp_path / "mail.db"))
+        await made.begin()
+        try:
+            yield made
+        finally:
+            made.post.close()
+
+
+GONE, THERE = "No one to answer", "Somebody is there"
+
+
+# -- waiting -----------------------------------------------------------------------------------------------
+
+
+async def test_an_arrival_wakes_its_mailbox_alone(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        woken: list[int] = []
+
+        async def wait(identity: int) -> None:
+            if await s.post.wait(identity, trio.current_time() + PATIENCE):
+                woken.append(identity)
+
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                for identity in (1, 2, 2):
+                    nursery.start_soon(wait, identity)
+                while s.post.statistics()["waiting_readers"] < 3:
+                    await trio.lowlevel.checkpoint()
+                await s.post.write(letter(1, (2,), s.now))
+                while len(woken) < 2:
+                    await trio.lowlevel.checkpoint()
+                assert woken == [2, 2]
+                s.post.wake_all()
+        assert woken == [2, 2, 1]
+        assert s.post.statistics()["waiting_readers"] == 0
+        assert not await s.post.wait(1, trio.current_time())
+
+
+async def test_a_caller_that_goes_away_loses_its_answer_not_the_mail(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        arrived: list[str] = []
+        s.post.on_arrival = lambda _to, _from, _subject, _kind, message, _unread: arrived.append(message)
+        with trio.move_on_after(0):
+            await s.post.write(letter(1, (2,), s.now))
+        await s.until(2, ["Build"])
+        with trio.fail_after(PATIENCE):
+            while not arrived:
+                await trio.lowlevel.checkpoint()
+
+
+# -- notices -----------------------------------------------------------------------------------------------
+
+
+async def test_what_a_crash_came_before_is_done_once_at_the_next_start(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        await s.post.write(letter(1, (2,), s.now, needs_reply=True))
+        await s.bert.call("identity.release")  # nobody follows: the daemon dies right after
+        s.crash()
+        await s.until(1, [GONE])
+        for _ in range(3):
+            s.crash()
+            await s.quiet()
+        assert await s.subjects(1) == [GONE]
+
+
+async def test_both_notices_come_when_the_crash_came_before_both(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        await s.post.write(letter(1, (2,), s.now, needs_reply=True))
+        await (await s.rig.person()).call("admin.free", {"name": "shop-b", "reason": "hangs"})
+        carl, _, _ = await s.rig.session()
+        await carl.claim("shop-b")
+        s.crash()
+        await s.until(1, [GONE, THERE])
+        s.crash()
+        await s.quiet()
+        assert await s.subjects(1) == [GONE, THERE]
+
+
+async def test_a_holder_that_goes_while_the_request_is_written(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        s.follow()
+        request = letter(1, (2,), s.now, needs_reply=True)  # bert was live when it was addressed
+        await s.bert.call("identity.release")
+        await s.post.write(request)
+        await s.until(1, [GONE])
+
+
+async def test_who_was_told_at_once_gets_no_notice(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        await s.bert.call("identity.release")
+        await s.post.write(letter(1, (2,), s.now, needs_reply=True))
+        s.crash()
+        await s.quiet()
+        assert await s.subjects(1) == []
+        await s.bert.claim("shop-b")
+        await s.until(1, [THERE])
+
+
+async def test_every_one_of_very_many_requests_gets_its_notice(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        s.follow()
+        async with trio.open_nursery() as nursery:
+            for _ in range(230):
+                nursery.start_soon(s.post.write, letter(1, (2,), s.now, needs_reply=True))
+        await s.bert.call("identity.release")
+        with trio.fail_after(PATIENCE):
+            while s.post.unread.get(1, 0) < 230:
+                await s.subjects(1)
+        await s.quiet()
+        assert s.post.unread[1] == 230
+
+
+# -- held mail ---------------------------------------------------------------------------------------------
+
+
+def held(sender: int, now: float, **more: Any) -> c.Send:
+    return letter(sender, (), now, held=(c.Role(1, "x"),), **more)
+
+
+async def test_a_claim_while_held_mail_is_written(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        s.follow()
+        addressed = s.now
+        carl, _, _ = await s.rig.session()
+        await carl.register("shop-c")
+        await s.post.write(held(1, addressed))
+        await s.until(3, ["Build"])
+        assert await s.subjects(2) == [], "bert was there before it and is no new one"
+
+
+async def test_held_mail_waits_for_the_next_one_over_a_crash(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        await s.post.write(held(1, s.now, needs_reply=True))
+        s.crash()
+        await s.quiet()
+        assert [await s.subjects(one) for one in (1, 2)] == [[], []], "they held their mailboxes before it was sent"
+        carl, _, _ = await s.rig.session()
+        await carl.register("shop-c")
+        await s.until(3, ["Build"])
+        await s.until(1, [THERE])
+        await carl.call("identity.release")
+        await s.until(1, [THERE, GONE])
+
+
+async def test_held_mail_whose_heir_came_before_the_crash(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        await s.post.write(held(1, s.now))
+        carl, _, _ = await s.rig.session()
+        await carl.register("shop-c")  # nobody follows
+        s.crash()
+        await s.until(3, ["Build"])
+
+
+# -- files and errors --------------------------------------------------------------------------------------
+
+
+async def test_a_file_that_is_no_database_stops_mail_alone(tmp_path: Path) -> None:
+    (tmp_path / "mail.db").write_bytes(b"no database" * 1000)
+    async with scene(tmp_path) as s:
+        s.follow()
+        assert not s.post.usable
+        assert s.post.trouble is not None
+        assert "mail" in s.rig.services.degraded
+        assert (await s.anna.call("mail.whoami"))["name"] == "shop-a"
+        for method, params in (("mail.inbox", {"wait_s": 45}), ("mail.ack", {"ids": ["01JAAAAAAA"]})):
+            assert (await s.anna.refused(method, params)).code == "MAIL_UNAVAILABLE"
+        with pytest.raises(Rejected, match="no mail"):
+            await s.post.write(letter(1, (2,), s.now))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "retryable"),
+    [
+        (MailRefused("NOT_YOURS", "m", "h"), "NOT_YOURS", False),
+        (MailFull("m"), "DISK_FULL", True),
+        (MailBusy("m"), "BUSY", True),
+        (MailUnusable("m"), "MAIL_UNAVAILABLE", False),
+        (MailError("m"), "MAIL_UNAVAILABLE", False),
+    ],
+)
+async def test_errors_of_the_store_have_codes(error: MailError, code: str, retryable: bool) -> None:
+    await trio.lowlevel.checkpoint()
+    assert (refused(error).code, refused(error).retryable) == (code, retryable)
