@@ -100,6 +100,9 @@ def _configured(path: str) -> str | None:
             text = file.read(_SMALL)
     except OSError:
         return None
+    plain = _plain(text)
+    if plain is not None:
+        return plain
     import tomllib
 
     try:
@@ -113,6 +116,25 @@ def _configured(path: str) -> str | None:
             f'{path}: project must be 1 to {SLUG_MAX} of a-z, 0-9 and single dashes, like project = "shop"'
         )
     return slug
+
+
+def _plain(text: bytes) -> str | None:
+    """The slug in the file as everybody writes it: that one line, blank lines and comments. None: let TOML decide.
+
+    tomllib costs more than everything else that a shim or a hook imports, so the usual file is read without it.
+    """
+    try:
+        lines = text.decode("ascii").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError:
+        return None
+    said = [line for line in lines if line and not (line[0] == "#" and line.isprintable())]
+    if len(said) != 1:
+        return None
+    name, equals, value = said[0].partition("=")
+    value = value.strip(" ")
+    slug = value[1:-1]
+    quoted = value[:1] == value[-1:] == '"' and slug and slugify(slug) == slug
+    return slug if equals and quoted and name.strip(" ") == "project" else None
 
 
 def _pointed(dot_git: str, parent: str) -> str | None:

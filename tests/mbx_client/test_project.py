@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,44 @@ def test_slugs_are_short_plain_and_stable(name: str) -> None:
     assert slug[0] != "-"
     assert slug[-1] != "-"
     assert project.slugify(slug) == slug
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "project",
+                "=",
+                " ",
+                '"',
+                "shop",
+                "-",
+                "two",
+                "\n",
+                "\r\n",
+                "#",
+                "é",
+                "'",
+                "[a]",
+                ".",
+                "\\",
+                "\t",
+                "\x00",
+                "\r",
+            ]
+        ),
+        max_size=12,
+    ).map("".join)
+    | st.sampled_from(['project = "shop"\n', '# mine\n\nproject="shop"\r\n', 'project = "shop" # mine\n'])
+)
+def test_the_short_way_says_what_toml_says(text: str) -> None:
+    found = project._plain(text.encode())
+    if found is not None:
+        assert tomllib.loads(text) == {"project": found}
+
+
+def test_the_usual_file_takes_the_short_way() -> None:
+    assert project._plain(b'# ours\n\nproject = "shop-two"\n') == "shop-two"
+    assert project._plain(b'project = "Shop"\n') is None
+    assert project._plain(b'project = ""\n') is None
+    assert project._plain(b"") is None
