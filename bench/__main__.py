@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [--json] [--only PATTERN] [--dir DIRECTORY]`: measure and print the table.
+"""`python -m bench [--quick] [--full] [--json] [--only PATTERN] [--dir DIRECTORY]`: measure and print the table.
 
 Owns the order of the figures and the output. Exit code 0 also when a target does not hold: the table says so.
 """
@@ -23,12 +23,15 @@ from bench.table import Row
 
 DISK = "/var/tmp"  # noqa: S108 - on a disk where /tmp is memory; only mkdtemp makes anything in it
 
+LONG = frozenset({"growth_of_mail"})
+"""Figures that need minutes: with --full or by name."""
+
 Figure = Callable[[Bench], Iterator[Row]]
 
 
 def figures() -> dict[Figure, tuple[str, ...]]:
     """Each measurement with the names of its rows, or how they begin."""
-    from bench import agents, archive, death, durable, scale, sockets, startup
+    from bench import agents, archive, death, durable, mail, post, scale, sockets, startup
 
     return {
         sockets.ping: ("ping",),
@@ -41,6 +44,13 @@ def figures() -> dict[Figure, tuple[str, ...]]:
         durable.rate: ("durable changes",),
         agents.one_client: tuple(f"agent identity: {kind}" for kind in agents.KINDS),
         agents.rate: ("agent identities made",),
+        post.send_one: ("mail: send, 1",),
+        post.send_many: ("mail: sends",),
+        post.lists: ("mail: inbox", "mail: search"),
+        post.wake: ("mail: acknowledged",),
+        mail.send_one: ("mail store: send, 1",),
+        mail.send_many: ("mail store: sends",),
+        mail.growth_of_mail: tuple(f"mail store: {kind} at" for kind in mail.KINDS),
         death.kills: ("kill -9",),
         death.false_deaths: ("false deaths",),
         startup.shim: ("shim:",),
@@ -59,12 +69,15 @@ def figures() -> dict[Figure, tuple[str, ...]]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Figures as ratios to floors of the same run.")
     parser.add_argument("--quick", action="store_true", help="fewer samples: under a minute in all, and noisier")
+    parser.add_argument("--full", action="store_true", help="with the ones at a million messages, which take minutes")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of the table")
     parser.add_argument("--only", metavar="PATTERN", help="figures whose name contains this (* and ? as in a shell)")
     parser.add_argument("--dir", default=DISK, help="a directory on the disk to measure (default: %(default)s)")
     options = parser.parse_args()
     bench = Bench(quick=options.quick, place=os.path.abspath(options.dir))
     chosen = [figure for figure, names in figures().items() if wanted(options.only, names)]
+    if not options.full and options.only is None:
+        chosen = [figure for figure in chosen if figure.__name__ not in LONG]
     if not chosen:
         parser.error(f"no figure matches {options.only!r}; the names are: {', '.join(table.TARGETS)}")
     rows = []

@@ -76,11 +76,7 @@ class Connection:
 
     def ask(self, line: bytes) -> dict[str, Any]:
         """The result; RuntimeError for a failure."""
-        reply = json.loads(self.call(line))
-        if "error" in reply:
-            raise RuntimeError(f"{line!r} -> {reply['error']}")
-        found: dict[str, Any] = reply["result"]
-        return found
+        return decoded(self.call(line))
 
     def send(self, lines: bytes) -> None:
         """Send without waiting for replies: `next_line` has them."""
@@ -95,6 +91,15 @@ class Connection:
             self._rest += more
         line, _, self._rest = self._rest.partition(b"\n")
         return line
+
+
+def decoded(line: bytes) -> dict[str, Any]:
+    """The result in a reply; RuntimeError for a failure."""
+    reply = json.loads(line)
+    if "error" in reply:
+        raise RuntimeError(str(reply["error"]))
+    found: dict[str, Any] = reply["result"]
+    return found
 
 
 class Changes:

@@ -28,7 +28,7 @@ SMALL = (10_000, 50)
 LARGE = (1_000_000, 5_000)
 """Messages, threads: 200 messages a thread in both."""
 UNREAD = 20
-PAGE_BYTES = 4096
+KINDS = ("inbox", "sent", "thread", "search, common word", "search, rare word", "unread", "send")
 
 _WORDS = [f"word{number}" for number in range(5_000)]
 _numbers = itertools.count(1)
@@ -95,7 +95,7 @@ def _released(room: threading.Semaphore, error: MailError | None) -> None:
     room.release()
 
 
-def growth(bench: Bench) -> Iterator[Row]:
+def growth_of_mail(bench: Bench) -> Iterator[Row]:
     """Each operation at many messages, against the same at 10,000."""
     large = (100_000, 500) if bench.quick else LARGE
     with directory(bench) as state:

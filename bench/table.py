@@ -48,6 +48,18 @@ TARGETS: dict[str, Target] = {
     "agent identity: create, 1 client p50": Target("us", 1.6, floor="write + fdatasync of the same bytes, plus ping"),
     "agent identity: register, 1 client p50": Target("us", 1.6, floor="write + fdatasync of the same bytes, plus ping"),
     "agent identities made, 64 clients": Target("1/s", 0.55, at_least=True, floor="the same with syncing off"),
+    "mail: send, 1 client p50": Target("us", 2.0, floor="write + fdatasync of the same bytes, plus ping"),
+    "mail: sends, 64 clients": Target("1/s", 2.0, at_least=True, floor="one write + fdatasync after another"),
+    "mail: inbox of 30 p50": Target("us", 6.0, floor="SELECT of the same rows, plus ping"),
+    "mail: search, 30 found p50": Target("us", 6.0, floor="SELECT of the same rows, plus ping"),
+    "mail: acknowledged to the waiting reader's answer p50": Target("us", 2000.0, on_value=True),
+    "mail store: send, 1 writer p50": Target("us", 2.0, floor="write + fdatasync of the same bytes"),
+    "mail store: sends, 64 writers": Target("1/s", 3.0, at_least=True, floor="one write + fdatasync after another"),
+    **{
+        f"mail store: {kind} at {count}": Target("us", 2.0, floor="the same at 10,000 messages")
+        for kind in ("inbox", "sent", "thread", "search, common word", "search, rare word", "unread", "send")
+        for count in ("1,000,000", "100,000")
+    },
     "kill -9 to listed vacant p50": Target("ms", 4.0, floor="bare pidfd wait, p50"),
     "kill -9 to listed vacant p99": Target("ms", 10.0, floor="bare pidfd wait, p99"),
     "false deaths (SIGSTOP, busy cores, shim restarts)": Target("", 0.0, on_value=True),
