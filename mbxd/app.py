@@ -6,6 +6,7 @@ engine, so that nothing accepted is lost. Decides nothing about identities.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -83,11 +84,15 @@ def recover(recovery: Recovery) -> State:
             place = f"record {seq}"
             yield events.decode(record)
 
+    gc.disable()  # nothing of all this is garbage
     try:
         state = State() if recovery.snapshot is None else snapshot.load(recovery.snapshot)
         return replay(state, decoded())
     except (msgspec.DecodeError, LookupError, AttributeError) as error:
         raise Unreadable(place, __version__, str(error)) from error
+    finally:
+        gc.enable()
+        gc.freeze()  # what was read stays: no collection looks through it again
 
 
 class Daemon:

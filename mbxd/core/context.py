@@ -11,9 +11,9 @@ from mbxd.core.liveness import Evidence, Policy
 from mbxd.ports import ProcessId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Caller:
-    """Who asks.
+    """Who asks. Never changed; it is not frozen because one is made for every request, at five times the cost.
 
     host: the host process of the session, None for a person. handle: conversation handle or "".
     shims: processes that speak for the session now. resume: hints of the process; agent: the wished name.
@@ -51,9 +51,9 @@ def no_evidence(_identity: int) -> Evidence | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Context:
-    """One decision's surroundings.
+    """One decision's surroundings. Never changed; not frozen, as `Caller`.
 
     now: Unix seconds. evidence: of an identity's holder, None when nobody is watched for it.
     active: newest acts that are not in the state yet (identity -> Unix seconds). unread: messages not acked.

@@ -60,6 +60,21 @@ def acting(state: State, caller: Caller) -> Acting:
     return Acting(session, key, None if holds is None else state.identities[holds])
 
 
+def holding(state: State, caller: Caller) -> Identity | None:
+    """What the caller's session holds, without working out anything else; None also where `acting` refuses."""
+    host, handle = caller.host, caller.handle
+    if host is None:
+        return None
+    if not handle:
+        held = state.by_host.get(host, ())
+        if len(held) > 1:
+            return None
+        for only in held:
+            return state.identities[only]
+    holds = state.by_session.get((host, handle))
+    return None if holds is None else state.identities[holds]
+
+
 def looking(state: State, caller: Caller) -> tuple[Acting | None, list[str]]:
     """Like `acting`, for calls that only look: no session is no error, an ambiguous one is a warning."""
     try:

@@ -42,14 +42,16 @@ def blocker(identity: Identity, who: Acting | None, ctx: Context, *, role: bool 
             return in_use(identity, cast("Hold", identity.hold), standing(identity, ctx))
 
 
-def obstacle(identity: Identity, who: Acting | None, ctx: Context, *, role: bool = False) -> Code | None:
-    """The code of `blocker`, without its words: lists ask for every row."""
+def obstacle(
+    identity: Identity, who: Acting | None, ctx: Context, *, role: bool = False, stand: Standing | None = None
+) -> Code | None:
+    """The code of `blocker`, without its words: lists ask for every row. stand: its standing, if it is known."""
     mine = None if who is None else who.holds
     if mine is not None and mine.id == identity.id:
         return None
     if identity.retired == "retired":
         return Code.RETIRED
-    if identity.hold is not None and standing(identity, ctx).free_in_s != 0.0:
+    if identity.hold is not None and (stand or standing(identity, ctx)).free_in_s != 0.0:
         return Code.IDENTITY_IN_USE
     if mine is not None:
         return Code.HOLDS_ANOTHER
@@ -127,7 +129,7 @@ def row(state: State, identity: Identity, who: Acting | None, ctx: Context, stan
     """The identity as this caller sees it. `stand` overrides the evidence (for a grant that is just being made)."""
     stand = stand or standing(identity, ctx)
     yours = who is not None and who.holds is not None and who.holds.id == identity.id
-    refusal = obstacle(identity, who, ctx)
+    refusal = obstacle(identity, who, ctx, stand=stand)
     hold, past = identity.hold, identity.past
     # A holder that is proven gone is no holder any more, even before that is in the log.
     shown = hold if stand.state != "vacant" else None

@@ -157,6 +157,8 @@ class Holders:
 
     def on_event(self, _seq: int, event: ev.Event) -> None:
         """Follow grants and their ends."""
+        if type(event) is ev.Replied:
+            return  # every second event
         match event:
             case ev.Granted():
                 self._sit(event.identity, event.epoch, event.session.host, event.shims)
@@ -253,7 +255,8 @@ class Holders:
             self._settle_seat(self._seats[identity])
 
     def _settle_seat(self, seat: Seat) -> None:
-        verdict, shims, connected = seat.host.verdict, shims_status(seat), self.connections_of(seat) > 0
+        verdict, shims = seat.host.verdict, shims_status(seat)
+        connected = not self._connections.keys().isdisjoint(seat.shims)
         settled = Evidence(verdict.status, verdict.reason, shims, connected)
         if settled != seat.settled:
             seat.settled = settled

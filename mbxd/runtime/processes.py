@@ -24,6 +24,11 @@ from mbxd.runtime.procfs import Procfs, Table, pid_of_pidfd
 Opener = Callable[[int], int]
 """pidfd_open(2): pid -> a close-on-exec pidfd, or OSError."""
 
+_NOWHERE = ProcessId("", 0, 0, 0, 0)
+_GONE = judge(_NOWHERE, Evidence(handle_dead=True))
+_THERE = judge(_NOWHERE, Evidence(handle_dead=False))
+"""What a held handle says decides alone, whoever's it is: the first rows of the table, looked up once."""
+
 _CHAIN_MAX = 64
 """Ancestors looked at: deeper nesting than any real one, and an end for a table that changes under us."""
 _WALKS = 4
@@ -41,7 +46,8 @@ class LocalProcesses:
         """`opener` and `table` are for tests; by default they are this system's own."""
         self._opener = opener if opener is not None else getattr(os, "pidfd_open", None)
         self._table = table if table is not None else _default_table()
-        self._watched: dict[int, ProcessId] = {}
+        self._watched: dict[int, select.poll] = {}
+        """By handle, what asks the kernel about it: made once, for it is asked before every change."""
         self._counts = {"opened": 0, "deaths": 0, "open_failed": 0, "watch_failed": 0, "probes": 0, "unknown": 0}
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         self._anonymous = None if self._epoll is None else _place(self._epoll.fileno())
@@ -73,8 +79,11 @@ class LocalProcesses:
     def probe(self, identity: ProcessId, handle: int | None) -> Verdict:
         """Apply the table of docs/liveness.md. Never raises."""
         self._counts["probes"] += 1
+        dead = None if handle is None else self._handle_dead(handle)
+        if dead is not None:
+            return _GONE if dead else _THERE
         try:
-            verdict = judge(identity, self._gather(identity, handle))
+            verdict = judge(identity, self._gather(identity))
         except (OSError, ValueError, OverflowError):
             verdict = UNVERIFIABLE
         self._counts["unknown"] += verdict.status == "unknown"
@@ -105,7 +114,7 @@ class LocalProcesses:
         if judge(identity, self._look_through(identity.pid, fd)).status != "alive":
             os.close(fd)
             return None
-        return self._watch(fd, identity)
+        return self._watch(fd)
 
     def adopt(self, pidfd: int) -> tuple[ProcessId, int]:
         """Identity and handle of a pidfd from elsewhere; pid 0 when it is dead or can't be seen from here."""
@@ -120,7 +129,7 @@ class LocalProcesses:
             identity = ProcessId(self.boot_id(), 0, 0, 0, inode or unseen())
         else:
             identity = ProcessId(self.boot_id(), self._table.namespace, pid, ticks, inode)
-        return identity, self._watch(pidfd, identity)
+        return identity, self._watch(pidfd)
 
     def close(self, handle: int) -> None:
         """Give a handle back; one that is not held is left alone."""
@@ -190,12 +199,12 @@ class LocalProcesses:
         identity = ProcessId(self.boot_id(), self._table.namespace, pid, stat.ticks, inode)
         return ProcessInfo(identity, stat.ppid, *self._table.facts(pid))
 
-    def _gather(self, identity: ProcessId, handle: int | None) -> Evidence:
+    def _handle_dead(self, handle: int) -> bool | None:
+        poll = self._watched.get(handle)
+        return None if poll is None else _answer(poll)
+
+    def _gather(self, identity: ProcessId) -> Evidence:
         seen = Evidence(boot=self.boot_id(), ns=self._table.namespace)
-        if handle is not None and handle in self._watched:
-            dead = _readable(handle)
-            if dead is not None:
-                return seen._replace(handle_dead=dead)
         if judge(identity, seen) == REBOOTED or identity.pid <= 0 or identity.ns != seen.ns:
             return seen
         try:
@@ -244,8 +253,8 @@ class LocalProcesses:
             self._counts["open_failed"] += 1
             return None
 
-    def _watch(self, fd: int, identity: ProcessId) -> int:
-        self._watched[fd] = identity
+    def _watch(self, fd: int) -> int:
+        self._watched[fd] = _asking(fd)
         self._counts["opened"] += 1
         if self._epoll is not None:
             try:
@@ -291,8 +300,16 @@ def _place(fd: int) -> tuple[int, int]:
 
 def _readable(fd: int) -> bool | None:
     """Whether a pidfd is readable, which means dead; None when the descriptor is bad."""
+    return _answer(_asking(fd))
+
+
+def _asking(fd: int) -> select.poll:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
+    return poll
+
+
+def _answer(poll: select.poll) -> bool | None:
     for _, events in poll.poll(0):
         return None if events & select.POLLNVAL else True
     return False

@@ -22,11 +22,10 @@ from mbx_wire import identity as wire_identity
 from mbx_wire.envelope import ProjectRef, Request
 from mbx_wire.errors import Code, RpcError
 from mbx_wire.methods import METHODS, Method, Pong
-from mbxd.core import naming
+from mbxd.core import naming, sessions
 from mbxd.core.context import Caller, Context
 from mbxd.core.machine import RULES
 from mbxd.core.rejected import Rejected
-from mbxd.core.sessions import acting
 from mbxd.core.state import Identity
 from mbxd.runtime.engine import NoRoom, Outcome
 from mbxd.server import archiving, explain, secrets, tools, wire
@@ -146,11 +145,10 @@ class Dispatcher:
             raise Rejected(Code.STOPPING, "The daemon is stopping.", "Try again in a moment.", retryable=True)
         self._check_lives(who)
         outcome = services.engine.stage(method.name, params, ctx)
-        self._spoke(method.name, ctx, who)
-        if isinstance(params, wire_identity.ClaimParams | wire_identity.RegisterParams):
-            held = holding(services, ctx.caller)
-            if held is not None and (services.post.unread.get(held.id) or services.post.involved(held.id)):
-                return Later(partial(self._briefed, outcome, held.id))
+        held = self._spoke(method.name, ctx, who)
+        grants = isinstance(params, wire_identity.ClaimParams | wire_identity.RegisterParams)
+        if grants and held is not None and (services.post.unread.get(held.id) or services.post.involved(held.id)):
+            return Later(partial(self._briefed, outcome, held.id))
         return Now(secrets.add(outcome.result, params, services), outcome.seq)
 
     async def _briefed(self, outcome: Outcome, identity: int) -> Now:
@@ -232,18 +230,22 @@ class Dispatcher:
             projects,
         )
 
-    def _spoke(self, method: str, ctx: Context, who: Introduced) -> None:
-        """Note that the session is alive and active: in memory, and in the log when it acts by a new shim."""
+    def _spoke(self, method: str, ctx: Context, who: Introduced) -> Identity | None:
+        """Note that the session is alive and active: in memory, and in the log when it acts by a new shim.
+
+        Returns what it holds.
+        """
         held = holding(self._services, ctx.caller)
         if held is None:
-            return
+            return None
         self._services.engine.active[held.id] = ctx.now
         if who.command_line:
-            return
+            return held
         self._services.holders.spoke(held.id, who.shim)
         # It may have looked before it acts: what counts is whether the log knows it.
         if method in _SPOKEN and held.hold is not None and who.shim not in held.hold.shims:
             self._services.attach(held.id, held.epoch, who.shim)
+        return held
 
     async def _archive(self, method: str, params: msgspec.Struct, ctx: Context) -> Now:
         return Now(await archiving.answer(self._services, method, params, ctx))
@@ -281,10 +283,7 @@ class _NotIntroduced(Exception):
 
 def holding(services: Services, caller: Caller) -> Identity | None:
     """What the caller's session holds."""
-    try:
-        return acting(services.engine.state, caller).holds
-    except Rejected:
-        return None
+    return sessions.holding(services.engine.state, caller)
 
 
 def failed(request: Request, error: Exception) -> bytes:

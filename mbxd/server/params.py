@@ -64,7 +64,11 @@ class ParamsDecoder:
         return value is None or value is False or value == ""
 
     def _absent(self, params: msgspec.Struct) -> msgspec.Struct:
-        empty = {name: None for name in self._optional if (v := getattr(params, name)) == "" or v is False}
+        empty: dict[str, None] = {}
+        for name in self._optional:
+            value = getattr(params, name)
+            if value is not None and (value is False or value == ""):
+                empty[name] = None
         return replace(params, **empty) if empty else params
 
     def _second_try(self, raw: bytes, error: Exception) -> msgspec.Struct:
