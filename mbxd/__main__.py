@@ -125,6 +125,8 @@ def _serve(ready: _Ready) -> int:
         unfit = [failure for failure in failures if isinstance(failure, ground.Unfit)]
         if len(unfit) == len(failures):
             raise unfit[0] from None
+        if all(isinstance(failure, OSError) for failure in failures):
+            raise failures[0] from None
         if not all(isinstance(failure, LogFailed) for failure in failures):
             raise
         logging.getLogger("mbxd").critical("the registry log failed; leaving", extra={"why": str(failures[0])})

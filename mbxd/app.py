@@ -6,6 +6,7 @@ engine, so that nothing accepted is lost. Decides nothing about identities.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
@@ -258,7 +259,7 @@ class Daemon:
         while True:
             await trio.sleep(upkeep.SWEEP_NAMES_EVERY_S)
             older = self.services.settings.sweep_older_than_s
-            if older is not None:
+            if older is not None and self.services.post.usable:  # without mail nobody knows what is unread
                 self._inner("admin.sweep", SweepParams(older_than_s=older))
 
     # -- what the parts need of each other -------------------------------------------------------------------
@@ -271,7 +272,14 @@ class Daemon:
 
     def _inner(self, command: str, params: Any) -> None:
         services = self.services
-        ctx = Context(PERSON, services.clock.wall(), services.settings.policy, active=services.engine.active)
+        ctx = Context(
+            PERSON,
+            services.clock.wall(),
+            services.settings.policy,
+            services.holders.evidence,
+            services.engine.active,
+            services.post.unread,
+        )
         try:
             services.engine.stage(command, params, ctx)
         except NoRoom:
@@ -328,10 +336,17 @@ class Daemon:
         }
         path = parts.ground.file(places.POINTER_NAME)
         temporary = f"{path}.{os.getpid()}"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump(pointer, file)
-        os.replace(temporary, path)
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(fd, "w") as file:
+                json.dump(pointer, file)
+            os.replace(temporary, path)
+        except OSError as error:
+            # A full disk: clients of the usual environment find the socket all the same.
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            self._degraded["pointer"] = f"daemon.json could not be written ({error.strerror})"
+            log.warning("daemon.json could not be written", extra={"why": str(error)})
 
 
 def in_thread(fn: Callable[..., T], *args: Any) -> Awaitable[T]:

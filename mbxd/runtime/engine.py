@@ -38,12 +38,16 @@ class Outcome(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """An event that was applied and is not durable yet; `need`: bytes set aside for it in the log."""
+    """An event that was applied and is not durable yet.
+
+    need: bytes set aside for it in the log; last: it is the last of its change.
+    """
 
     seq: int
     event: ev.Event
     record: bytes
     need: int
+    last: bool
 
 
 _CARRIES_ACTIVITY = frozenset(
@@ -92,10 +96,11 @@ class Engine:
         records = [ev.encode(event) for event in decision.events]
         needs = self._admit(records)
         seq = self.staged_seq
+        end = seq + len(records)
         for event, record, need in zip(decision.events, records, needs, strict=True):
             seq += 1
             machine.evolve(self.state, event)
-            self._pending.append(Staged(seq, event, record, need))
+            self._pending.append(Staged(seq, event, record, need, seq == end))
             self._note(seq, event)
             for listener in self.on_staged:
                 listener(seq, event)
@@ -146,7 +151,8 @@ class Engine:
             return
         size = 0
         pending = self._pending
-        while pending and size < BATCH_BYTES:
+        # A change is never cut: half of it alone on the disk would be a state that no rule allows.
+        while pending and (size < BATCH_BYTES or not self._in_flight[-1].last):
             item = pending.popleft()
             self._in_flight.append(item)
             size += len(item.record)

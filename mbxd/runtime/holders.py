@@ -15,7 +15,7 @@ import trio
 
 from mbxd.core import events as ev
 from mbxd.core.liveness import Evidence, Status, is_loose
-from mbxd.core.state import State
+from mbxd.core.state import SHIMS_KEPT, State
 from mbxd.ports import Processes, ProcessId, Verdict
 from mbxd.runtime.clock import AwakeTime
 
@@ -93,7 +93,7 @@ class Holders:
             self._counts["opened"] += 1
             if handle is not None:
                 self._by_handle[handle] = watched
-        elif handle is not None and watched.handle is None:
+        elif handle is not None and watched.handle is None and watched.verdict.status != "dead":
             watched.handle = handle
             self._by_handle[handle] = watched
         elif handle is not None and handle != watched.handle:
@@ -106,9 +106,13 @@ class Holders:
         watched.uses -= 1
         if watched.uses == 0:
             del self._watched[watched.identity]
-            if watched.handle is not None:
-                self._by_handle.pop(watched.handle, None)
-                self._processes.close(watched.handle)
+            self._give_back(watched)
+
+    def _give_back(self, watched: Watched) -> None:
+        if watched.handle is not None:
+            self._by_handle.pop(watched.handle, None)
+            self._processes.close(watched.handle)
+            watched.handle = None
 
     def is_host(self, process: ProcessId) -> bool:
         """Whether this process is the host of a holder."""
@@ -184,8 +188,25 @@ class Holders:
         self._settle_seat(seat)
 
     def _add_shim(self, seat: Seat, shim: ProcessId) -> None:
+        if len(seat.shims) >= SHIMS_KEPT:
+            # Sub-agents come and go by the hundred: the dead are forgotten first, then the oldest, as in the log.
+            dead = (one for one in seat.shims.values() if one.verdict.status == "dead")
+            self._remove_shim(seat, next(dead, next(iter(seat.shims.values()))))
         seat.shims[shim] = self.hold(shim)
         self._by_process.setdefault(shim, set()).add(seat.identity)
+
+    def _remove_shim(self, seat: Seat, watched: Watched) -> None:
+        del seat.shims[watched.identity]
+        if watched is not seat.host:
+            self._unlist(watched.identity, seat.identity)
+        self.drop(watched)
+
+    def _unlist(self, process: ProcessId, identity: int) -> None:
+        users = self._by_process.get(process)
+        if users is not None:
+            users.discard(identity)
+            if not users:
+                del self._by_process[process]
 
     def _leave(self, identity: int) -> None:
         seat = self._seats.pop(identity, None)
@@ -193,11 +214,7 @@ class Holders:
             return
         self._calls.pop(seat.host.identity, None)
         for watched in (seat.host, *seat.shims.values()):
-            users = self._by_process.get(watched.identity)
-            if users is not None:
-                users.discard(identity)
-                if not users:
-                    del self._by_process[watched.identity]
+            self._unlist(watched.identity, identity)
             self.drop(watched)
 
     # -- evidence --------------------------------------------------------------------------------------------
@@ -288,6 +305,7 @@ class Holders:
         for n, watched in enumerate(list(self._watched.values())):
             if watched.uses:
                 self.probe(watched)
+                self.propose_gone(watched)  # again: the log may have had no room for it the first time
             if n % 50 == 49:
                 await trio.lowlevel.checkpoint()
 
@@ -306,6 +324,7 @@ class Holders:
         watched.verdict = verdict
         if verdict.status == "dead":
             self._counts["deaths"] += 1
+            self._give_back(watched)  # nothing more will be heard of it
         self._settle(watched.identity)
         self.propose_gone(watched)
 

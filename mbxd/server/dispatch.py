@@ -144,6 +144,8 @@ class Dispatcher:
         if services.stopping:
             raise Rejected(Code.STOPPING, "The daemon is stopping.", "Try again in a moment.", retryable=True)
         self._check_lives(who)
+        if method.name == "admin.sweep":
+            _ = services.post.store  # without mail nobody knows what is unread: MAIL_UNAVAILABLE
         outcome = services.engine.stage(method.name, params, ctx)
         held = self._spoke(method.name, ctx, who)
         grants = isinstance(params, wire_identity.ClaimParams | wire_identity.RegisterParams)
@@ -160,7 +162,7 @@ class Dispatcher:
         self._check_lives(who)  # also before it looks, for which it may take its name back
         result = await self._mail.answer(params, ctx)
         self._spoke(method.name, ctx, who)
-        return Now(result)
+        return Now(result, self._undurable())
 
     def _check_lives(self, who: Introduced) -> None:
         """Refuse a change over a connection that outlived its process: a child that inherited it is another's voice."""
@@ -191,6 +193,7 @@ class Dispatcher:
             call = tools.call(params.name, params.arguments)
             answer = self._run(METHODS[call.method], call.params, ctx, who)
         except Rejected as refusal:
+            _let_stopping_through(refusal)
             return Now(tools.refusal(refusal, self._unread(ctx)), self._undurable())
         if isinstance(answer, Later):
             return Later(partial(self._as_tool_later, answer, ctx, toon=call.toon))
@@ -204,6 +207,7 @@ class Dispatcher:
         try:
             return self._as_tool(await answer.wait(), ctx, toon=toon)
         except Rejected as refusal:
+            _let_stopping_through(refusal)
             return Now(tools.refusal(refusal, self._unread(ctx)), self._undurable())
 
     def _unread(self, ctx: Context) -> int:
@@ -269,6 +273,7 @@ class Dispatcher:
             except Rejected as refusal:
                 if request.method != "tool.call":
                     raise
+                _let_stopping_through(refusal)
                 return Now(tools.refusal(refusal), self._undurable())
             return answer if isinstance(answer, Now) else await answer.wait()
 
@@ -279,6 +284,12 @@ class _NoMethod(Exception):
 
 class _NotIntroduced(Exception):
     pass
+
+
+def _let_stopping_through(refusal: Rejected) -> None:
+    """STOPPING is no answer to a tool call: as a JSON-RPC error it makes the shim ask the next daemon."""
+    if refusal.code == Code.STOPPING:
+        raise refusal
 
 
 def holding(services: Services, caller: Caller) -> Identity | None:

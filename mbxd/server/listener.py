@@ -78,6 +78,7 @@ class Listener:
             if peer.pidfd is not None:
                 os.close(peer.pidfd)
             return
+        self._services.connections += 1  # at once: a whole backlog is accepted before the first session runs
         nursery.start_soon(self.serve_one, SocketTransport(conn), peer)
 
     def _refusal(self, peer: Peer) -> bytes | None:
@@ -90,10 +91,9 @@ class Listener:
         return None
 
     async def serve_one(self, transport: Transport, peer: Peer) -> None:
-        """Serve one connection; whatever goes wrong in it stays in it."""
+        """Serve one connection that was counted; whatever goes wrong in it stays in it."""
         session = Session(self._services, self._dispatcher, transport, peer)
         self._sessions.add(session)
-        self._services.connections += 1
         try:
             await session.run()
         except Exception:  # a bug in one session must not end the others

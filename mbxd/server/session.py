@@ -136,6 +136,8 @@ class Session:
             line = wire.success(_id(request), answer.result)
         except Exception as error:  # the boundary's other half: see dispatch
             line = failed(request, error)
+            if isinstance(error, Rejected):
+                await self._services.engine.wait_durable()  # a refusal may tell of a change
         self._deliver(line)
 
     # -- writing ---------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Owns sd_notify(3) and sd_listen_fds(3). Silent where no manager is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import MutableMapping
@@ -27,12 +28,12 @@ class Notifier:
         """One datagram of `KEY=value` lines. A manager that doesn't listen is no error."""
         if self._address is None:
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
+        ):
             sock.setblocking(False)
-            try:
-                sock.sendto("\n".join(lines).encode(), self._address)
-            except OSError:
-                return
+            sock.sendto("\n".join(lines).encode(), self._address)
 
 
 def _watchdog(environment: MutableMapping[str, str]) -> float | None:

@@ -6,6 +6,7 @@ adapts it to others).
 
 from __future__ import annotations
 
+import contextlib
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -25,7 +26,8 @@ def warm() -> None:
     A package that is replaced under the running daemon then has nothing left to break.
     """
     if _TOON:
-        import toon_format  # noqa: F401
+        with contextlib.suppress(ImportError, OSError):  # no descriptor left, say: it is imported when it is used
+            import toon_format  # noqa: F401
 
 
 class UnknownTool(Exception):
