@@ -25,6 +25,7 @@ from mbxd.core.state import (
     Loss,
     PastHold,
     Project,
+    SessionKey,
     State,
 )
 
@@ -100,14 +101,13 @@ def _remember(memory: dict[K, int], key: K, identity: int) -> None:
             del memory[old]
 
 
-def _let_go(state: State, identity: Identity) -> None:
+def _let_go(state: State, number: int, hold: Hold, key: SessionKey) -> None:
     """Note in the memories of its session that it doesn't want the name back by itself."""
-    hold = cast("Hold", identity.hold)
-    if state.by_key.get(hold.key) == identity.id:
-        state.by_key[hold.key] = -identity.id
+    if state.by_key.get(key) == number:
+        state.by_key[key] = -number
     for hint in hold.session.hints:
-        if state.by_hint.get(hint) == identity.id:
-            state.by_hint[hint] = -identity.id
+        if state.by_hint.get(hint) == number:
+            state.by_hint[hint] = -number
 
 
 def _shim_attached(state: State, e: ev.ShimAttached) -> None:
@@ -119,52 +119,50 @@ def _shim_attached(state: State, e: ev.ShimAttached) -> None:
 
 def ended(identity: Identity, reason: str, at: float, active_at: float, epoch: int | None = None) -> Identity:
     """The record after its grant ended."""
-    hold = cast("Hold", identity.hold)
-    return replace(
-        identity,
-        epoch=identity.epoch if epoch is None else epoch,
-        hold=None,
-        past=PastHold(hold.session, at, reason),
-        last_active_at=active_at,
-    )
+    past = PastHold(cast("Hold", identity.hold).session, at, reason)
+    if epoch is None:
+        return replace(identity, hold=None, past=past, last_active_at=active_at)
+    return replace(identity, epoch=epoch, hold=None, past=past, last_active_at=active_at)
 
 
-def _end(state: State, identity: Identity, reason: str, at: float, active_at: float, epoch: int | None = None) -> None:
-    state.drop_hold(identity, cast("Hold", identity.hold).key)
-    state.put(ended(identity, reason, at, active_at, epoch))
-
-
-def _lose(state: State, identity: Identity, to: str | None, at: float, how: str) -> None:
-    key = cast("Hold", identity.hold).key
+def _lose(state: State, number: int, key: SessionKey, to: str | None, at: float, how: str) -> None:
     state.lost.pop(key, None)
-    state.lost[key] = Loss(identity.id, to, at, how)
+    state.lost[key] = Loss(number, to, at, how)
     if len(state.lost) > LOST_KEPT:
         del state.lost[next(iter(state.lost))]
 
 
 def _released(state: State, e: ev.Released) -> None:
     identity = state.identities[e.identity]
-    if identity.hold is not None and identity.epoch == e.epoch:
-        _let_go(state, identity)
-        _end(state, identity, "released", e.at, e.active_at)
+    hold = identity.hold
+    if hold is not None and identity.epoch == e.epoch:
+        key = hold.key
+        _let_go(state, identity.id, hold, key)
+        state.drop_hold(identity, key)
+        state.identities[identity.id] = ended(identity, "released", e.at, e.active_at)
 
 
 def _holder_ended(state: State, e: ev.HolderEnded) -> None:
     identity = state.identities[e.identity]
     if identity.hold is not None and identity.epoch == e.epoch:
+        key = identity.hold.key
         if e.to is not None:
-            _lose(state, identity, e.to, e.at, e.reason)
-        _end(state, identity, e.reason, e.at, e.active_at)
+            _lose(state, identity.id, key, e.to, e.at, e.reason)
+        state.drop_hold(identity, key)
+        state.put(ended(identity, e.reason, e.at, e.active_at))
 
 
 def _freed(state: State, e: ev.Freed) -> None:
     identity = state.identities[e.identity]
-    if identity.hold is None:
+    hold = identity.hold
+    if hold is None:
         state.put(replace(identity, epoch=e.epoch))
         return
-    _lose(state, identity, None, e.at, "freed")
-    _let_go(state, identity)
-    _end(state, identity, "freed", e.at, e.active_at, e.epoch)
+    key = hold.key
+    _lose(state, identity.id, key, None, e.at, "freed")
+    _let_go(state, identity.id, hold, key)
+    state.drop_hold(identity, key)
+    state.put(ended(identity, "freed", e.at, e.active_at, e.epoch))
 
 
 def _role_set(state: State, e: ev.RoleSet) -> None:

@@ -242,10 +242,12 @@ class State:
     def drop_hold(self, identity: Identity, key: SessionKey) -> None:
         """Take a grant to the session out."""
         self.by_session.pop(key, None)
-        siblings = self.by_host[key[0]]
-        siblings.discard(identity.id)
-        if not siblings:
-            del self.by_host[key[0]]
+        host = key[0]
+        siblings = self.by_host[host]
+        if len(siblings) > 1:
+            siblings.discard(identity.id)
+        else:
+            del self.by_host[host]
         self.held[identity.project].discard(identity.id)
 
     def find(self, name: str, project: int) -> Identity | None:
