@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from mbxd.core.rejected import Rejected
 from mbxd.mail import commands as c
 from mbxd.mail.errors import MailBusy, MailError, MailFull, MailRefused, MailUnusable
 from mbxd.runtime.post import Post, refused
-from tests.support.rig import Rig, RigClient, running
+from tests.support.rig import Rig, RigClient, SlowCommitter, running
 
 pytestmark = pytest.mark.trio
 PATIENCE = 20.0
@@ -267,3 +268,49 @@ async def test_a_file_that_is_no_database_stops_mail_alone(tmp_path: Path) -> No
 async def test_errors_of_the_store_have_codes(error: MailError, code: str, retryable: bool) -> None:
     await trio.lowlevel.checkpoint()
     assert (refused(error).code, refused(error).retryable) == (code, retryable)
+
+
+# -- fencing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["mail.send", "mail.ack"])
+async def test_who_loses_the_mailbox_while_the_call_waits_for_the_disk_does_nothing(
+    tmp_path: Path, method: str
+) -> None:
+    async with running(committer=SlowCommitter) as rig:
+        assert isinstance(rig.committer, SlowCommitter)
+        s = Scene(rig, str(tmp_path / "mail.db"))
+        s.post.open(s.path)
+        try:
+            anna, _, _ = await rig.session()
+            person = await rig.person()
+            await anna.send("identity.register", {"name": "shop-a", "role": "x"})
+            await _batch(rig.committer)
+            await anna.receive()
+            mine = await s.post.write(letter(2, (1,), s.now))
+            # The grant becomes confirmed, or another change is on its way: the act waits for the disk.
+            await person.send("identity.register", {"name": "shop-c", "role": "x"})
+            await _batch(rig.committer, commit=False)
+            params = {"to": ["owner"], "subject": "s", "body": "b"} if method == "mail.send" else {"ids": [mine.id]}
+            number = await anna.send(method, params)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            await person.send("admin.free", {"name": "shop-a", "reason": "hangs"})
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            rig.committer.commit()
+            await _batch(rig.committer)
+            with trio.fail_after(PATIENCE):
+                refusal = await anna.receive()
+            assert refusal["id"] == number
+            assert refusal["error"]["data"]["code"] == "LEASE_LOST"
+            assert (s.post.unread.get(0, 0), s.post.unread.get(1, 0)) == (0, 1)
+        finally:
+            s.post.close()
+
+
+async def _batch(committer: SlowCommitter, *, commit: bool = True) -> None:
+    """Wait until a batch is there, and write it."""
+    with trio.fail_after(PATIENCE):
+        while committer.batch is None:
+            await trio.lowlevel.checkpoint()
+    if commit:
+        committer.commit()
