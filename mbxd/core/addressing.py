@@ -162,8 +162,7 @@ def _unknown(state: State, word: str, ctx: Context) -> Rejected:
     names = [state.identities[state.by_address[address]].name for address in near]
     return Rejected(
         Code.UNKNOWN_IDENTITY,
-        f"There is no mailbox {naming.shown(word)}."
-        + (f" Did you mean {' or '.join(names)}?" if names else ""),
+        f"There is no mailbox {naming.shown(word)}." + (f" Did you mean {' or '.join(names)}?" if names else ""),
         'See the names with mbx_identity {"action":"list"}.',
         data={"near": names, "vacant": []},
     )
