@@ -97,7 +97,22 @@ def _clear_stale(path: str) -> None:
         return
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
         raise Unfit(f"{path} is in the way and is no socket of yours: move it away")
+    if _is_served(path):
+        # Our lock is held, so whoever listens there serves another state directory: two would take turns for ever.
+        raise Unfit(f"{path} is served by a daemon of another state directory: set MBX_SOCKET, or stop that one")
     os.unlink(path)
+
+
+def _is_served(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError as error:
+            return error.errno in {errno.EAGAIN, errno.ETIMEDOUT} or isinstance(error, TimeoutError)
+        return True
 
 
 def _make(path: str) -> None:

@@ -135,6 +135,26 @@ def is_stopped(where: paths.Places) -> bool:
         return False
 
 
+def wait_settled(where: paths.Places, timeout: float) -> bool:
+    """Wait until no start is under way, at most `timeout` seconds; whether that is so. Creates nothing."""
+    try:
+        lock = os.open(where.file(places.START_LOCK_NAME), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return True  # nobody has ever started one here
+    try:
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                select.select([], [], [], 0.05)
+            else:
+                return True
+        return False
+    finally:
+        os.close(lock)
+
+
 def mark_stopped(where: paths.Places) -> None:
     """Leave the mark that shims obey: no daemon until `start`, `restart` or a reboot."""
     _write(where.file(places.STOPPED_NAME), paths.boot_id())

@@ -148,7 +148,7 @@ class Bridge:
         meta: dict[str, Any] = {"request_id": f"c{number}"}
         if call.session is not None:
             meta["session"] = call.session
-            self._remember(call.session)
+        self._remember(call.session or "")  # "": it spoke for the session that has no handle
         params = {"name": call.name, "arguments": call.arguments}
         projects = self._projects(call.arguments) if self._projects is not None else None
         if projects:

@@ -102,8 +102,13 @@ def run_stop(out: Output) -> int:
     """Stop the daemon and leave the mark that shims obey. No daemon is no error: the mark is left all the same."""
     where = link.places()
     status = _status_or_none()
-    _mark(where, exists=status is not None)
+    warning = _mark(where, exists=status is not None)
+    # A start that was under way has not seen the mark: look for its daemon when it is through.
+    launch.wait_settled(where, _STOP_S)
+    status = status or _status_or_none()
     pid = _end(where, status)
+    if warning:
+        out.talk(f"warning: {warning}")
     if out.json:
         out.document({"stopped": pid is not None, "pid": pid})
     elif pid is None:
@@ -151,16 +156,17 @@ def _status_or_none() -> dict[str, Any] | None:
         raise
 
 
-def _mark(where: paths.Places, *, exists: bool) -> None:
-    """Before the daemon goes: a shim that notices at once must find the mark."""
-    if exists:
-        launch.mark_stopped(where)
-        return
+def _mark(where: paths.Places, *, exists: bool) -> str | None:
+    """Before the daemon goes: a shim that notices at once must find the mark. A warning when it can't be left."""
     try:
-        paths.ensure_state_dir(where)
+        if not exists:
+            paths.ensure_state_dir(where)
         launch.mark_stopped(where)
     except OSError as error:
+        if exists:  # a full disk, say: what was asked for is that the daemon ends
+            return f"the mark of a stop could not be left ({error}): the next tool call may start a daemon"
         raise Failure("IO_ERROR", f"the mark of a stop can't be left: {error}", "Run `mbxctl doctor`.") from None
+    return None
 
 
 def _start(where: paths.Places) -> None:
