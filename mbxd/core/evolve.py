@@ -183,9 +183,12 @@ def _unretired(state: State, e: ev.Unretired) -> None:
 
 
 def renamed(identity: Identity, name: str, address: str) -> Identity:
-    """The record under another name; the old address stays as an alias, a new one is no alias any more."""
+    """The record under another name. The old address stays as an alias, and so does the name of an agent, since
+    its worker was started with it; a new address is no alias any more.
+    """
     aliases = tuple(a for a in (*identity.aliases, identity.address) if a != address)
-    return replace(identity, name=name, address=address, aliases=aliases)
+    former = identity.former if identity.name == identity.address else (*identity.former, identity.name)
+    return replace(identity, name=name, address=address, aliases=aliases, former=former)
 
 
 def _renamed(state: State, e: ev.Renamed) -> None:

@@ -383,7 +383,7 @@ def grant(
     events: list[ev.Event] = []
     yours = who.holds is not None and who.holds.id == identity.id
     predecessor = None if yours else _predecessor(identity, who, ctx)
-    resumed = yours or _resumes(identity, who)
+    resumed = yours or view.resumes(identity, who)
     after = identity
     if not yours:
         after = take(after, who, ctx, events)
@@ -448,15 +448,6 @@ def _fresh(ctx: Context) -> Standing:
     if ctx.caller.shims:
         return Standing("live", "held", None)
     return Standing("detached", "detached", ctx.policy.detach_grace)
-
-
-def _resumes(identity: Identity, who: Acting) -> bool:
-    holder = identity.hold.session if identity.hold is not None else None
-    last = holder or (identity.past.session if identity.past is not None else None)
-    if last is None:
-        return False
-    same = (last.host, last.handle) == who.key
-    return same or any(hint in last.hints for hint in who.session.hints)
 
 
 def _predecessor(identity: Identity, who: Acting, ctx: Context) -> Predecessor | None:

@@ -82,6 +82,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True, gc=False):
     task_description: str | None = None
     attachments_policy: str | None = None
     generation: int = 0
+    former: tuple[str, ...] = ()
 
 
 class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -208,15 +209,15 @@ class State:
             self.by_address[alias] = identity.id
         if identity.name != identity.address:
             self.by_agent_name[identity.project, identity.name.lower()] = identity.id
+        for name in identity.former:
+            self.by_agent_name[identity.project, name.lower()] = identity.id
         roster = self.rosters.get(identity.project)
         if roster is None:
             roster = self.rosters[identity.project] = Roster()
         roster.add(identity.address)
 
     def drop_names(self, identity: Identity) -> None:
-        """Take the agent name and the roster line out; addresses stay, they become aliases."""
-        if identity.name != identity.address:
-            self.by_agent_name.pop((identity.project, identity.name.lower()), None)
+        """Take the roster line out; addresses and agent names stay, they lead to the renamed one."""
         self.rosters[identity.project].discard(identity.address)
 
     def roster(self, project: int) -> list[str]:
@@ -253,8 +254,8 @@ class State:
     def find(self, name: str, project: int) -> Identity | None:
         """By the rule for bare names: this project's agent name without case first, else the address or an alias."""
         found = self.by_agent_name.get((project, name.lower()))
-        if found is None:
-            found = self.by_address.get(name)
+        if found is None or self.identities[found].name.lower() != name.lower():  # a former name gives way
+            found = self.by_address.get(name, found)
         return None if found is None else self.identities[found]
 
     def slug(self, project: int) -> str | None:

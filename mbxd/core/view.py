@@ -55,9 +55,21 @@ def obstacle(
         return Code.IDENTITY_IN_USE
     if mine is not None:
         return Code.HOLDS_ANOTHER
-    if identity.role is None and not role:
+    if identity.role is None and not role and (who is None or not resumes(identity, who)):
         return Code.ROLE_REQUIRED
     return None
+
+
+def resumes(identity: Identity, who: Acting) -> bool:
+    """Whether this session, or one of its hints, is or was the last holder."""
+    if identity.hold is not None:
+        last = identity.hold.session
+    elif identity.past is not None:
+        last = identity.past.session
+    else:
+        return False
+    same = (last.host, last.handle) == who.key
+    return same or any(hint in last.hints for hint in who.session.hints)
 
 
 def in_use(identity: Identity, hold: Hold, stand: Standing) -> Rejected:

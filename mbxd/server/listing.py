@@ -49,6 +49,9 @@ class Rows:
         ids = [identity.id for identity in listing.identities]
         if who is not None and who.holds is not None:
             ids.append(who.holds.id)
+        elif who is not None:
+            # That it holds nothing shows the end of what it held last, wherever that is.
+            ids.append(abs(self._state.by_key.get(who.key, 0)))
         loss = None if who is None else self._state.lost.get(who.key)
         if loss is not None:
             ids.append(loss.identity)
@@ -62,6 +65,8 @@ class Rows:
         active = ctx.active.get(identity.id)
         unread = ctx.unread.get(identity.id, 0)
         mine = holds is not None and holds.id == identity.id
+        # Its own last mailbox may be claimable for a session where it is not for others.
+        mine = mine or (identity.role is None and who is not None and view.resumes(identity, who))
         kept = None if mine else self._kept.get(key)
         if (
             kept is not None
@@ -75,7 +80,7 @@ class Rows:
         row = view.row(self._state, identity, who, ctx)
         made = _Kept(identity, evidence, active, unread, ctx.policy, row.claimable, msgspec.Raw(self._encode(row)))
         if mine:
-            return made  # only its holder sees it like this
+            return made  # only this session sees it like this
         if len(self._kept) >= ROWS_KEPT:
             self._kept.clear()
         self._kept[key] = made

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from mbx_wire.admin import FreeParams
-from mbx_wire.identity import ClaimParams, RegisterParams, ReleaseParams
+from mbx_wire.admin import FreeParams, RenameParams
+from mbx_wire.agent import RegisterAgentParams
+from mbx_wire.identity import ClaimParams, ListParams, RegisterParams, ReleaseParams
 from mbxd.core import machine
 from mbxd.core.binding import Bind
 from mbxd.core.context import PERSON, Caller
 from mbxd.core.rejected import Rejected
-from tests.core.model import Refusal, World, dump, process, project
+from tests.core.model import Refusal, World, dump, process, project, rebuilt, reloaded
 
 ANNA = Caller("claude-code", process(100), "", (process(101),), ("claude-code:anna",), project=project("shop"))
 BERT = Caller("codex", process(200), "", (process(201),), ("codex:bert",), project=project("shop"))
@@ -72,3 +73,32 @@ def test_what_was_let_go_or_lost_is_not_taken_back(world: World) -> None:
 def test_an_act_under_an_older_epoch_is_refused(world: World) -> None:
     assert bind(world, replace(ANNA, epoch=1)) == {"identity": 1, "epoch": 1}
     assert bind(world, replace(ANNA, epoch=0)) == Refusal("LEASE_LOST")
+
+
+def test_a_session_takes_its_own_mailbox_back_without_a_role(world: World) -> None:
+    agent = RegisterAgentParams("/repos/shop", "codex", "five", "worker-7")
+    assert world.run("agent.register", agent, BERT)["bound"] is True
+    world.verdicts[process(200)] = "dead"
+    assert world.run("identity.claim", ClaimParams("worker-7"), ANNA) == Refusal("HOLDS_ANOTHER")
+    stranger = Caller("gemini", process(400), "", (process(401),), (), project=project("shop"))
+    assert world.run("identity.claim", ClaimParams("worker-7"), stranger) == Refusal("ROLE_REQUIRED")
+    resumed = replace(BERT, host=process(210), shims=(process(211),))
+    rows = {row["address"]: row for row in world.run("identity.list", ListParams(), resumed)["identities"]}
+    assert (rows["worker-7"]["claimable"], rows["worker-7"]["claim_error"]) == (True, None)
+    assert bind(world, resumed) == {"identity": 2, "epoch": 2}
+
+
+def test_an_agent_that_was_renamed_is_found_by_the_name_it_was_started_with(world: World) -> None:
+    agent = RegisterAgentParams("/repos/shop", "codex", "five", "GreenCastle")
+    assert world.run("agent.register", agent, BERT)["id"] == 2
+    world.run("admin.rename", RenameParams("greencastle", "shop-castle"), PERSON)
+    world.verdicts[process(200)] = "dead"
+    again = world.run("agent.register", agent, replace(BERT, host=process(220), shims=(process(221),)))
+    assert (again["id"], again["name"], again["address"], again["bound"]) == (2, "shop-castle", "shop-castle", True)
+    check_indexes(world)
+
+
+def check_indexes(world: World) -> None:
+    live = dump(world.state)
+    assert all(live[name] == index for name, index in rebuilt(world.state).items())
+    assert dump(reloaded(world.state)) == live

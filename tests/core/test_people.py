@@ -179,4 +179,7 @@ def test_a_rename_leaves_an_agent_of_the_same_spelling_alone(world: World) -> No
     with pytest.raises(AssertionError):
         check(world)  # the second model was bypassed: only that may differ
     world.state.drop_names(world.state.identities[2])
-    assert world.state.by_agent_name == {(1, "bluelake"): 4}
+    assert world.state.by_agent_name == {(1, "greencastle"): 3, (1, "bluelake"): 4}
+    found = world.state.find("greencastle", 1)
+    assert found is not None
+    assert found.id == 2, "an address in use goes before a name that somebody had"
