@@ -17,6 +17,7 @@ from mbx_wire.errors import Code
 from mbx_wire.identity import Holder
 from mbxd.core import admin, agentnames, evolve, naming, projects, tokens, view
 from mbxd.core import events as ev
+from mbxd.core.binding import check_epoch
 from mbxd.core.context import Context
 from mbxd.core.identity import Decision, take
 from mbxd.core.rejected import Rejected
@@ -109,7 +110,9 @@ def _update(
     if token is not None and not tokens.matches(ctx.key, identity.id, identity.generation, token):
         raise _mismatch(identity)
     yours = who is not None and who.holds is not None and who.holds.id == identity.id
-    if not yours:
+    if yours:
+        check_epoch(identity, ctx)
+    else:
         _check_free(identity, ctx, token=token is not None)
     if who is not None and who.holds is not None and not yours and token is not None:
         raise _shares_session(who.holds, identity)
@@ -291,6 +294,7 @@ def retire(state: State, params: wire.RetireAgentParams, ctx: Context) -> Decisi
             yours = who is not None and who.holds is not None and who.holds.id == identity.id
             active = ctx.active.get(identity.id, identity.last_active_at)
             if yours:
+                check_epoch(identity, ctx)
                 events.append(ev.Released(identity.id, identity.epoch, ctx.now, ctx.now))
             elif stand.state == "vacant":
                 events.append(ev.HolderEnded(identity.id, identity.epoch, stand.reason, ctx.now, active))

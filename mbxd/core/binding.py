@@ -36,7 +36,7 @@ def bind(state: State, params: Bind, ctx: Context) -> Decision:
     """The caller's identity, claimed now when a valid hint or wish waits for it."""
     who = acting(state, ctx.caller)
     if who.holds is not None:
-        _check_epoch(who.holds, ctx)
+        check_epoch(who.holds, ctx)
         return _held(who.holds, params, ctx)
     loss = state.lost.get(who.key)
     if loss is not None:
@@ -73,7 +73,8 @@ def _take_back(state: State, who: Acting, ctx: Context) -> Decision:
     return Decision(claimed.events, Bound(wish.identity.id, claimed.result.epoch))
 
 
-def _check_epoch(held: Identity, ctx: Context) -> None:
+def check_epoch(held: Identity, ctx: Context) -> None:
+    """Refuse an act on one's own mailbox under an older epoch: LEASE_LOST."""
     if ctx.caller.epoch is not None and ctx.caller.epoch != held.epoch:
         raise Rejected(
             Code.LEASE_LOST,

@@ -20,6 +20,7 @@ class Caller:
     beneath_agent: the command runs below an agent CLI, so people's levers are refused.
     instance, request_id: where the result is kept; either may be "" (then nothing is kept).
     epoch: the epoch the caller believes it holds, if it said so.
+    conversations: for a command line, the handles that were heard from its host process.
     """
 
     client: str
@@ -33,6 +34,7 @@ class Caller:
     instance: str = ""
     request_id: str = ""
     epoch: int | None = None
+    conversations: tuple[str, ...] = ()
 
     def session(self, handle: str) -> SessionRef:
         """The caller's session under this handle, as it stands in the log. Only for callers with a host."""

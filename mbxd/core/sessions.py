@@ -54,6 +54,15 @@ def acting(state: State, caller: Caller) -> Acting:
             hold = state.identities[only].hold
             if hold is not None:
                 return Acting(hold.session, hold.key, state.identities[only])
+        if len(caller.conversations) > 1:
+            raise Rejected(
+                Code.AMBIGUOUS_SESSION,
+                f"This agent CLI has {len(caller.conversations)} conversations, and a command line doesn't say "
+                "for which one it runs.",
+                "Let the agent call the tool mbx_identity itself.",
+            )
+        # A mailbox held without the handle would be out of reach for the one conversation that there is.
+        handle = next(iter(caller.conversations), "")
     session = caller.session(handle)
     key = (session.host, handle)
     holds = state.by_session.get(key)

@@ -43,7 +43,7 @@ class Introduced:
     agent: str | None = None
     container: str | None = None
 
-    def caller(self, meta: Meta, shims_of_host: dict[ProcessId, int]) -> Caller:
+    def caller(self, meta: Meta, services: Services) -> Caller:
         """The caller of one request. Raises Rejected for a handle or request id out of bounds."""
         handle, request_id = meta.session or "", meta.request_id or ""
         if len(handle) > HANDLE_MAX or len(request_id) > REQUEST_ID_MAX:
@@ -53,8 +53,14 @@ class Introduced:
                 f"a request id {REQUEST_ID_MAX}.",
                 "Send shorter ones.",
             )
-        # A command line is no shim: it ends in a moment. The session's own shims keep its claim attached.
-        shims = tuple(shims_of_host) if self.command_line else (self.shim,)
+        shims: tuple[ProcessId, ...] = (self.shim,)
+        conversations: tuple[str, ...] = ()
+        if self.command_line:
+            # It is no shim: it ends in a moment. The session's own shims keep its claim attached.
+            shims = () if self.host is None else tuple(services.shims_of.get(self.host, ()))
+            conversations = () if self.host is None else tuple(services.handles_of.get(self.host, ()))
+        elif handle and self.host is not None:
+            services.heard(self.host, handle)
         return Caller(
             client=self.client,
             host=self.host,
@@ -67,6 +73,7 @@ class Introduced:
             instance=self.instance,
             request_id=request_id,
             epoch=meta.epoch,
+            conversations=conversations,
         )
 
 

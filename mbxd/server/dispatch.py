@@ -98,8 +98,7 @@ class Dispatcher:
             return self._frozen(method, params)
         if who is None:
             raise _NotIntroduced
-        shims = self._services.shims_of.get(who.host, {}) if who.command_line and who.host is not None else {}
-        caller = who.caller(request.meta, shims)
+        caller = who.caller(request.meta, self._services)
         projects = params.projects if isinstance(params, wire_admin.ToolCallParams) else {}
         ctx = self._context(caller, who, projects, draws=method.name in _DRAWS)
         if method.name == "tool.call":

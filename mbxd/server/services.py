@@ -18,6 +18,8 @@ from mbxd.runtime.holders import Holders
 from mbxd.runtime.instances import Instances
 from mbxd.runtime.post import Post
 
+HANDLES_KEPT = 64
+
 
 @dataclass(slots=True)
 class Settings:
@@ -32,7 +34,7 @@ class Settings:
 class Services:
     """The daemon as its sessions see it.
 
-    shims_of: connected shims by host process, for command lines that act for a session.
+    shims_of, handles_of: connected shims and heard handles by host process, for command lines that act for a session.
     key: the host's secret for tokens; it is shown nowhere.
     extra_status: facts for `status` that only the composition root knows.
     room: waits until the log can take changes again, or raises Rejected (DISK_FULL).
@@ -59,6 +61,15 @@ class Services:
     room: Callable[[float], Awaitable[None]]
     attach: Callable[[int, int, ProcessId], None]
     shims_of: dict[ProcessId, dict[ProcessId, int]] = field(default_factory=dict)
+    handles_of: dict[ProcessId, dict[str, None]] = field(default_factory=dict)
     degraded: dict[str, str] = field(default_factory=dict)
     connections: int = 0
     stopping: bool = False
+
+    def heard(self, host: ProcessId, handle: str) -> None:
+        """A conversation of this host process spoke; the newest HANDLES_KEPT are remembered while it is connected."""
+        handles = self.handles_of.setdefault(host, {})
+        if handle not in handles:
+            handles[handle] = None
+            if len(handles) > HANDLES_KEPT:
+                del handles[next(iter(handles))]

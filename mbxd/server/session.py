@@ -230,6 +230,7 @@ class Session:
                 del shims[who.shim]
             if not shims:
                 del services.shims_of[who.host]
+                services.handles_of.pop(who.host, None)
         for watched in who.watched:
             services.holders.drop(watched)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mbx_wire.admin import FreeParams, RenameParams
-from mbx_wire.agent import RegisterAgentParams
+from mbx_wire.agent import RegisterAgentParams, RetireAgentParams
 from mbx_wire.identity import ClaimParams, ListParams, RegisterParams, ReleaseParams
 from mbxd.core import machine
 from mbxd.core.binding import Bind
@@ -102,3 +102,22 @@ def check_indexes(world: World) -> None:
     live = dump(world.state)
     assert all(live[name] == index for name, index in rebuilt(world.state).items())
     assert dump(reloaded(world.state)) == live
+
+
+def test_a_command_line_acts_for_the_only_conversation_of_its_agent(world: World) -> None:
+    beneath = Caller("codex", process(500), "", (), project=project("shop"), beneath_agent=True, conversations=("t1",))
+    made = world.run("identity.register", RegisterParams("shop-web", "web"), beneath)
+    assert made["identity"]["holder"]["session"] == "t1"
+    thread = replace(beneath, handle="t1", shims=(process(501),), beneath_agent=False, conversations=())
+    assert bind(world, thread) == {"identity": 2, "epoch": 1}
+    several = replace(beneath, host=process(510), conversations=("t1", "t2"))
+    assert world.run("identity.register", RegisterParams("shop-db", "db"), several) == Refusal("AMBIGUOUS_SESSION")
+    assert world.run("identity.list", ListParams(), several)["you"] is None
+
+
+def test_every_act_on_ones_own_mailbox_is_fenced(world: World) -> None:
+    late = replace(ANNA, epoch=0)
+    profile = RegisterAgentParams("/repos/shop", "codex", "five", "shop-backend")
+    assert world.run("agent.register", profile, late) == Refusal("LEASE_LOST")
+    assert world.run("agent.retire", RetireAgentParams("shop", "shop-backend"), late) == Refusal("LEASE_LOST")
+    assert world.run("identity.release", ReleaseParams(), late)["released"] is None
