@@ -160,6 +160,7 @@ class Daemon:
             await services.engine.wait_durable()
             services.post.open(parts.ground.file(places.MAIL_NAME))
             engine_nursery.start_soon(services.post.follow)
+            engine_nursery.start_soon(services.post.mend, parts.ground.file(places.MAIL_NAME))
             for loop in (services.holders.watch_deaths, services.holders.sweep_for_ever, self._snapshots.keep):
                 engine_nursery.start_soon(loop)
             engine_nursery.start_soon(upkeep.tick, services.awake)

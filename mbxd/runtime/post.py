@@ -28,6 +28,7 @@ log = logging.getLogger("mbxd.post")
 
 T = TypeVar("T")
 ENTROPY = 10
+MEND_EVERY_S = 15.0
 _NONE: Mapping[int, int] = {}
 
 Arrived = Callable[[int, int, str, str, str, int], None]
@@ -59,6 +60,29 @@ class Post:
             self._store = store
         except MailError as error:
             self._fail(error)
+
+    async def mend(self, path: str) -> None:
+        """Try again now and then while there is no mail, for ever: the disk may have room, the file be restored."""
+        while True:
+            await trio.sleep(MEND_EVERY_S)
+            if self.trouble is not None:
+                await self.reopen(path)
+
+    async def reopen(self, path: str) -> None:
+        """Open the store anew, in a worker thread; what the file says is believed, not what memory had."""
+        token = trio.lowlevel.current_trio_token()
+        old, self._store = self._store, None
+        try:
+            if old is not None:
+                await self._run_sync(old.close)
+            store = await self._run_sync(partial(MailStore.open, path, post=token.run_sync_soon))
+            self._duties.begin(*await self._run_sync(lambda: (store.held_roles(), store.open_requests())))
+        except MailError as error:
+            self._fail(error)
+            return
+        self._store = store
+        self._degraded.pop("mail", None)
+        log.info("there is mail again")
 
     def close(self) -> None:
         """Finish what was queued. Blocks."""

@@ -314,3 +314,19 @@ async def _batch(committer: SlowCommitter, *, commit: bool = True) -> None:
             await trio.lowlevel.checkpoint()
     if commit:
         committer.commit()
+
+
+async def test_mail_that_could_not_be_opened_is_opened_when_it_can_be(tmp_path: Path) -> None:
+    path = tmp_path / "mail.db"
+    path.write_bytes(b"not a database at all, and long enough to be looked at" * 20)
+    with trio.fail_after(PATIENCE):
+        async with running() as rig:
+            post = rig.services.post
+            post.open(str(path))
+            assert (post.usable, post.trouble is not None) == (False, True)
+            await post.reopen(str(path))
+            assert not post.usable
+            path.unlink()
+            await post.reopen(str(path))
+            assert (post.usable, post.trouble) == (True, None)
+            post.close()
