@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import trio
 import trio.testing
 
 from mbxd.core import events as ev
+from mbxd.runtime import engine
 from mbxd.store.errors import LogFailed
 from tests.support.memvfs import MemVfs
 from tests.support.rig import Rig, RigClient, SlowCommitter, running
@@ -206,3 +208,81 @@ async def test_a_takeover_is_one_batch_or_nothing(autojump_clock: trio.abc.Clock
         assert (row["holder"]["pid"] == heir_host, row["state"]) == ((True, "live") if kept else (False, "detached"))
         person = await after.person()
         assert (await person.call("identity.show", {"name": "shop-a"}))["epoch"] == (2 if kept else 1)
+
+
+async def test_a_change_is_never_cut_between_two_batches(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash between two batches must leave whole changes, and a repeat of each must find its result."""
+    monkeypatch.setattr(engine, "BATCH_BYTES", 1000)
+    async with running(committer=SlowCommitter) as rig:
+        clients = [(await rig.session())[0] for _ in range(30)]
+        for at, client in enumerate(clients):
+            # Of many lengths, so that the bound falls into every place of a change.
+            params = {"name": f"shop-{at}", "role": "x", "description": "d" * (at * 17 % 200 + 1)}
+            await client.send("identity.register", params)
+        committer = await settled(rig)
+        batches: list[list[ev.Event]] = []
+        while committer.batch is not None:
+            batches.append([ev.decode(record) for record in committer.batch])
+            committer.commit()
+            await trio.testing.wait_all_tasks_blocked()
+        assert len(batches) > 5, "too few to say anything"
+        assert sum(len(batch) for batch in batches) > len(clients) * 3 - 1
+        for batch in batches:
+            assert type(batch[-1]) is ev.Replied
+            registered = [e.id for e in batch if isinstance(e, ev.IdentityRegistered)]
+            assert registered == [e.identity for e in batch if isinstance(e, ev.Granted)]
+        for client in clients:
+            assert (await client.receive())["result"]["epoch"] == 1
+
+
+async def begun(rig: Rig) -> tuple[SlowCommitter, RigClient, RigClient]:
+    """A session that holds shop-a, and a person."""
+    client, _, _ = await rig.session()
+    person = await rig.person()
+    number = await client.send("identity.register", {"name": "shop-a", "role": "x"})
+    committer = await settled(rig)
+    committer.commit()
+    await client.reply(number)
+    return committer, client, person
+
+
+@pytest.mark.parametrize("tool", [False, True])
+async def test_no_refusal_that_needs_waiting_tells_what_is_not_durable(
+    autojump_clock: trio.abc.Clock, tool: bool, tmp_path: Path
+) -> None:
+    async with running(committer=SlowCommitter) as rig:
+        rig.services.post.open(str(tmp_path / "mail.db"))
+        try:
+            committer, client, person = await begun(rig)
+            await person.send("admin.free", {"name": "shop-a", "reason": "test"})
+            await settled(rig)
+            if tool:
+                await client.send("tool.call", {"name": "mbx_inbox", "arguments": {}})
+            else:
+                await client.send("mail.inbox")
+            await settled(rig)
+            assert await silent(client), "it would tell of a free that a crash undoes"
+            committer.commit()
+            assert "LEASE_LOST" in str(await client.receive())
+        finally:
+            rig.services.post.close()
+
+
+async def test_no_answer_that_needs_waiting_shows_what_is_not_durable(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    async with running(committer=SlowCommitter) as rig:
+        rig.services.post.open(str(tmp_path / "mail.db"))
+        try:
+            committer, client, person = await begun(rig)
+            await person.send("admin.free", {"name": "shop-a", "reason": "test"})
+            await settled(rig)
+            number = await client.send("mail.whoami")
+            await settled(rig)
+            assert await silent(client), "it would tell of a free that a crash undoes"
+            committer.commit()
+            assert (await client.reply(number))["name"] is None
+        finally:
+            rig.services.post.close()
