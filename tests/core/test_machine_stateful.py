@@ -17,7 +17,7 @@ from mbxd.core import events as ev
 from mbxd.core import evolve
 from mbxd.core.context import PERSON, Caller
 from mbxd.core.internal import AttachShim, ForgetInstances, HolderDied
-from mbxd.core.state import SessionKey, State
+from mbxd.core.state import Identity, SessionKey, State
 from tests.core.model import GRACE, SLOTS_DUMPED, Line, Refusal, World, check, process, project
 
 NAMES = ("shop-backend", "shop-frontend", "reviewer", "qa", "zebra-stripes")
@@ -84,6 +84,11 @@ class Registry(RuleBasedStateMachine):
             return Refusal("AMBIGUOUS_SESSION")
         return held[0] if held else (caller.host, "")
 
+    def meant(self, name: str, where: str | None) -> Identity | None:
+        """What a bare name means in a project: an agent of it first, else the address."""
+        here = None if where is None else self.world.state.project_by_key.get(f"/repos/{where}")
+        return self.world.state.find(name, here or 0)
+
     def change(self, command: str, params: msgspec.Struct, caller: Caller) -> Any:
         before = len(self.world.batches)
         result = self.world.run(command, params, caller)
@@ -102,14 +107,13 @@ class Registry(RuleBasedStateMachine):
     def claim(self, host: int, handle: str, name: str, role: str | None, where: str | None) -> None:
         world, caller = self.world, self.caller(host, handle, where)
         key = self.session(caller)
-        known = world.state.by_address.get(name)
-        address = None if known is None else world.state.identities[known].address
+        known = self.meant(name, where)
         expected: Any = key
         if not isinstance(key, Refusal):
-            if known is None or address is None:
+            if known is None:
                 expected = None  # created, or listed as unknown: judged by the result
             else:
-                expected = world.ledger.claim(address, key, role, gives_way=world.gives_way(known))
+                expected = world.ledger.claim(known.address, key, role, gives_way=world.gives_way(known.id))
         self.asked.add(name)
         result = self.change("identity.claim", ClaimParams(name, role), caller)
         if isinstance(expected, Refusal):
@@ -135,7 +139,7 @@ class Registry(RuleBasedStateMachine):
     def register(self, host: int, handle: str, name: str, role: str | None, where: str | None) -> None:
         world, caller = self.world, self.caller(host, handle, where)
         key = self.session(caller)
-        known = world.state.by_address.get(name)
+        known = self.meant(name, where)
         result = self.change("identity.register", RegisterParams(name, role), caller)
         self.asked.add(name)
         if isinstance(key, Refusal):
@@ -143,7 +147,7 @@ class Registry(RuleBasedStateMachine):
         elif role is None:
             assert result == Refusal("ROLE_REQUIRED")
         elif known is not None:
-            line = world.ledger[world.state.identities[known].address]
+            line = world.ledger[known.address]
             if line.holder != key:
                 assert result == Refusal("NAME_TAKEN")
             elif line.role not in {None, role}:
@@ -195,10 +199,11 @@ class Registry(RuleBasedStateMachine):
         if held and not late:
             world.ledger[held].holder = None
             world.watch()
-            listed = world.decide("identity.list", ListParams(), self.caller(host, handle))
+            assert not isinstance(key, Refusal)
+            # The session that let go; a call without a handle is another one again, now that nobody is held.
+            listed = world.decide("identity.list", ListParams(), self.caller(host, key[1]))
             assert not isinstance(listed, Refusal)
             assert listed.result.pending is None or listed.result.pending.name != held
-            assert not isinstance(key, Refusal)
             self.let_go[key] = held
 
     @rule(pick=picks)
@@ -323,6 +328,7 @@ class Registry(RuleBasedStateMachine):
                 world.run("internal.holder_died", HolderDied(identity.id, epoch, "holder-exited"), PERSON)
                 if not late:
                     world.ledger[identity.address].holder = None
+                    world.settle()  # one batch each
         world.watch()
 
     @rule(seconds=st.sampled_from((1.0, GRACE / 2, GRACE, 86_400.0)))
@@ -401,9 +407,8 @@ class Registry(RuleBasedStateMachine):
             return
         listed = self.world.decide("identity.list", ListParams(all=True), caller)
         assert not isinstance(listed, Refusal)
-        here = None if where is None else self.world.state.project_by_key.get(f"/repos/{where}")
         for row in listed.result.identities:
-            meant = self.world.state.find(row.address, here or 0)
+            meant = self.meant(row.address, where)
             assert meant is not None
             if meant.id != row.id:
                 continue  # in this project the word is an agent's name first
