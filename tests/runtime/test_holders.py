@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from mbxd.core.state import SHIMS_KEPT
 from tests.support.fakeprocesses import Machine
 from tests.support.rig import running
 
@@ -260,3 +261,49 @@ async def test_handles_are_given_back(autojump_clock: trio.abc.Clock) -> None:
         assert len(rig.processes.held) == held
         assert rig.services.connections == 0
         assert rig.services.shims_of == {}
+
+
+async def test_shims_that_come_and_go_by_the_hundred_cost_nothing(autojump_clock: trio.abc.Clock) -> None:
+    """Sub-agents of one living process: the seat keeps a few shims, and no handle of the dead."""
+    async with running() as rig:
+        client, host, first = await rig.session()
+        epoch = (await client.register("shop-a"))["epoch"]
+        await trio.testing.wait_all_tasks_blocked()
+        held = len(rig.processes.held)
+        for _ in range(100):
+            shim = rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",))
+            short = rig.connect(shim)
+            await short.hello()
+            assert (await short.claim())["epoch"] == epoch
+            rig.machine.kill(shim)
+            await short.stream.aclose()
+            await trio.testing.wait_all_tasks_blocked()
+        seat = rig.services.holders.seat(1)
+        assert seat is not None
+        assert len(seat.shims) <= SHIMS_KEPT
+        assert rig.machine.identity(first) in seat.shims, "the dead are forgotten before the living"
+        assert len(rig.processes.held) == held
+        assert rig.services.holders.statistics()["watched"] <= SHIMS_KEPT + 1
+        assert await client.state("shop-a") == ("live", "yours")
+        await client.call("identity.release")
+        await client.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.services.holders.statistics()["watched"] == 0
+        assert len(rig.processes.held) == 0
+
+
+async def test_living_shims_beyond_the_bound_are_given_up_oldest_first(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, host, _ = await rig.session()
+        await client.register("shop-a")
+        for _ in range(SHIMS_KEPT + 5):
+            more = rig.connect(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
+            await more.hello()
+            await more.claim()
+        seat = rig.services.holders.seat(1)
+        assert seat is not None
+        assert len(seat.shims) == SHIMS_KEPT
+        assert await client.state("shop-a") == ("live", "yours")
+        rig.machine.kill(host)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await (await rig.person()).state("shop-a"))[0] == "vacant"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
+from mbxd.mail.commands import OWNER, Send
 from mbxd.runtime import upkeep
 from mbxd.runtime.engine import NoRoom
+from mbxd.runtime.holders import SWEEP_S
 from tests.support.memvfs import MemVfs
 from tests.support.rig import DIRECTORY, Rig, RigClient, SlowCommitter, running
 
@@ -116,6 +121,72 @@ async def test_a_death_without_room_is_proposed_again_by_the_next_start(autojump
     async with running(rig.machine, rig.vfs) as after:
         await trio.testing.wait_all_tasks_blocked()
         assert after.services.engine.state.held_count() == 0
+
+
+async def test_a_death_without_room_is_proposed_again_by_the_sweep(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, host, _ = await rig.session()
+        await client.register("shop-a")
+        engine, room = rig.services.engine, rig.services.engine._unwritten
+        engine._unwritten = engine.log.room()
+        rig.machine.kill(host)
+        await trio.testing.wait_all_tasks_blocked()
+        await rig.services.holders.sweep()
+        assert engine.state.held_count() == 1, "there is no room yet"
+        engine._unwritten = room
+        await trio.sleep(SWEEP_S + 1)
+        assert engine.state.held_count() == 0
+        seq = engine.staged_seq
+        await trio.sleep(2 * SWEEP_S)
+        assert engine.staged_seq == seq, "once is enough"
+
+
+@asynccontextmanager
+async def swept(tmp_path: Path, *, mail: bool) -> AsyncIterator[tuple[Rig, RigClient]]:
+    """shop-a, released, and the sweep of a configuration that retires after an hour; with a person."""
+    async with running() as rig:
+        if mail:
+            rig.services.post.open(str(tmp_path / "mail.db"))
+        try:
+            client, _, _ = await rig.session()
+            await client.register("shop-a")
+            await client.call("identity.release")
+            rig.services.settings.sweep_older_than_s = 3600.0
+            rig.nursery.start_soon(rig.daemon._sweep_names)
+            yield rig, await rig.person()
+        finally:
+            rig.services.post.close()
+
+
+async def retired(person: RigClient) -> bool:
+    rows = (await person.call("identity.list", {"all": True}))["identities"]
+    return [row["state"] for row in rows] == ["retired"]
+
+
+async def test_the_sweep_retires_what_nobody_used(autojump_clock: trio.abc.Clock, tmp_path: Path) -> None:
+    async with swept(tmp_path, mail=True) as (_, person):
+        assert not await retired(person)
+        await trio.sleep(3 * upkeep.SWEEP_NAMES_EVERY_S)
+        assert await retired(person)
+
+
+async def test_the_sweep_leaves_unread_mail_alone(autojump_clock: trio.abc.Clock, tmp_path: Path) -> None:
+    async with swept(tmp_path, mail=True) as (rig, person):
+        note = Send(OWNER, (1,), "Build", "b", rig.clock.wall(), bytes(10), 1)
+        await rig.services.post.write(note)
+        assert rig.services.post.unread == {1: 1}
+        await trio.sleep(3 * upkeep.SWEEP_NAMES_EVERY_S)
+        assert not await retired(person)
+
+
+async def test_the_sweep_does_nothing_without_mail(autojump_clock: trio.abc.Clock, tmp_path: Path) -> None:
+    """Nobody knows what is unread."""
+    async with swept(tmp_path, mail=False) as (_, person):
+        await trio.sleep(3 * upkeep.SWEEP_NAMES_EVERY_S)
+        assert not await retired(person)
+        refusal = await person.refused("admin.sweep", {"older_than_s": 3600})
+        assert refusal.code == "MAIL_UNAVAILABLE"
+        assert not await retired(person)
 
 
 async def test_a_snapshot_is_written_and_a_restart_begins_with_it(
