@@ -234,12 +234,12 @@ class Holders:
             return None
         if seat.settled is None:
             self._settle_seat(seat)
-        settled = cast("Evidence", seat.settled)
+        settled = seat.settled
         siblings = len(seat.mates) > 1
         if seat.loose_since is None and not siblings:
             return settled
         now = self._awake.now()
-        return settled._replace(
+        return cast("Evidence", settled)._replace(
             loose_s=0.0 if seat.loose_since is None else now - seat.loose_since,
             idle_s=now - seat.last_call,
             sibling_s=self._since_sibling(seat, now) if siblings else None,

@@ -76,6 +76,7 @@ class Dispatcher:
         """`services`: the rest of the daemon."""
         self._services = services
         self._rows = Rows(services.engine.state)
+        services.engine.on_staged.append(self._rows.on_staged)
         self._mail = Mailroom(services)
 
     def answer(self, request: Request, who: Introduced | None) -> Answer | Line:
