@@ -93,6 +93,21 @@ def test_a_predecessor_that_ends_late_does_not_take_the_socket_along(place: Plac
     assert second.person().call("ping")["pid"] == second.pid
 
 
+def test_a_socket_that_another_daemon_serves_is_not_taken(place: Place, daemon: DaemonProcess) -> None:
+    """Another state directory, the same socket: two would take it from each other for ever."""
+    inode = os.stat(daemon.socket_path).st_ino
+    code, line = fails(place, place.root / "other", MBX_SOCKET=daemon.socket_path)
+    assert code == 1
+    assert "another state directory" in line
+    assert "MBX_SOCKET" in line
+    assert os.stat(daemon.socket_path).st_ino == inode
+    assert daemon.person().call("ping")["pid"] == daemon.pid
+    daemon.kill()
+    heir = place.start(state=place.root / "other", wait=False, MBX_SOCKET=daemon.socket_path)
+    heir.wait_ready()
+    assert os.stat(daemon.socket_path).st_ino != inode, "nobody serves it any more"
+
+
 # --- stopping -----------------------------------------------------------------------------------------
 
 
@@ -234,6 +249,22 @@ def sockets(daemon: DaemonProcess) -> int:
         with contextlib.suppress(OSError):
             targets.append(os.readlink(f"{directory}/{number}"))
     return sum(target.startswith("socket:") for target in targets)
+
+
+@pytest.mark.parametrize("how", ["a full disk", "a directory in its place"])
+def test_a_pointer_that_can_not_be_written_degrades_only(place: Place, forest: Forest, how: str) -> None:
+    place.state.mkdir(mode=0o700)
+    if how == "a full disk":
+        daemon = place.start(FAULTY, MBX_FAULT="pointer:1:ENOSPC")
+    else:
+        (place.state / "daemon.json").mkdir()
+        daemon = place.start()
+    client = forest.session(daemon).client
+    assert client.register("shop-a")["epoch"] == 1
+    (told,) = client.call("status")["degraded"]
+    assert "daemon.json could not be written" in told
+    assert [entry.name for entry in place.state.glob("daemon.json*") if not entry.is_dir()] == []
+    assert daemon.stop() == 0
 
 
 def test_a_removed_socket_is_bound_anew_again_and_again(place: Place, forest: Forest) -> None:

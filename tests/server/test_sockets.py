@@ -8,13 +8,16 @@ import resource
 import socket
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.daemon import Client, DaemonProcess, Place, wait_until
+from mbxd.server.limits import CONNECTIONS_SPARE, DESCRIPTORS_EACH
+from mbxd.server.systemd import Notifier
+from tests.support.daemon import Client, DaemonProcess, Place, stopped, wait_until
 from tests.support.trees import Forest
 
 MIB = 1024 * 1024
@@ -378,6 +381,56 @@ def test_too_many_connections_are_told_and_it_recovers(place: Place, forest: For
     wait_until("there is room", lambda: holder.client.call("status")["connections"] == 1)
     assert daemon.person().row("shop-a")["state"] == "live"
     assert daemon.log().count("too many connections") <= 5
+
+
+def test_a_burst_beyond_the_bound_is_refused_to_the_last_one(place: Place, forest: Forest) -> None:
+    """A whole backlog is accepted before the first session of it runs: each must be counted at once."""
+    daemon = place.start(prepare=few_descriptors)
+    bound = (128 - CONNECTIONS_SPARE) // DESCRIPTORS_EACH
+    holder = forest.session(daemon)
+    holder.client.register("shop-a")
+    with stopped(daemon.pid):
+        crowd = [daemon.connect() for _ in range(3 * bound)]
+        for client in crowd:
+            client.send("ping")
+    served, refused = 0, 0
+    for client in crowd:
+        message = client.receive()
+        if "result" in message:
+            assert message["result"]["pid"] == daemon.pid
+            served += 1
+        else:
+            assert message["error"]["code"] == -32003
+            refused += 1
+    assert (served, refused) == (bound - 1, 2 * bound + 1), "the holder is one of them"
+    assert holder.client.call("status")["connections"] == bound
+    assert holder.client.claim()["epoch"] == 1
+    for client in crowd:
+        client.close()
+    wait_until("there is room", lambda: holder.client.call("status")["connections"] == 1)
+    assert daemon.person().row("shop-a")["state"] == "live"
+    assert "can't accept" not in daemon.log()
+    assert daemon.stop() == 0
+
+
+def test_a_notice_to_the_manager_without_descriptors_is_dropped(tmp_path: Path) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                socket.socket(socket.AF_UNIX)
+            notifier.send("WATCHDOG=1")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with pytest.raises(BlockingIOError):
+            manager.recv(64)
+        notifier.send("WATCHDOG=1")
+        assert manager.recv(64) == b"WATCHDOG=1"
 
 
 def test_the_socket_is_private(place: Place) -> None:

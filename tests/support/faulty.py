@@ -3,19 +3,22 @@
     MBX_FAULT="<point>:<nth>[:<errno name>]"
 
 Points: before_append, half_written, after_write, after_fsync, before_reply count the calls since the daemon was
-ready, and end the process with SIGKILL at the nth. pwrite, sync_data, rename, sync_dir, spare fail from the nth
-on (`spare` fails as long as the file $MBX_FAULT_UNTIL exists), short_write writes only a part. Small segments
-(MBX_SEGMENT) make the log roll often; MBX_PLACES_CHECK is the pause between looks at the socket's path, in
-seconds. Everything else is the real daemon.
+ready, and end the process with SIGKILL at the nth. pwrite, sync_data, rename, sync_dir, spare, pointer fail from
+the nth on (`spare` fails as long as the file $MBX_FAULT_UNTIL exists; `pointer` is daemon.json, of which a part is
+written), short_write writes only a part. Small segments (MBX_SEGMENT) make the log roll often; MBX_PLACES_CHECK is
+the pause between looks at the socket's path, in seconds. Everything else is the real daemon.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import sys
 from functools import partial
+from types import SimpleNamespace
+from typing import Any, TextIO
 
 from mbxd import __main__ as program
 from mbxd.server import listener, transport
@@ -124,6 +127,15 @@ class FaultyTransport(transport.SocketTransport):
         super().send(data)
 
 
+def dump(value: Any, file: TextIO) -> None:
+    """json.dump, for the pointer."""
+    text = json.dumps(value)
+    file.write(text[:10])
+    file.flush()
+    PLAN.fail_at("pointer")
+    file.write(text[10:])
+
+
 class FaultyListener(listener.Listener):
     """Made when everything is recovered: from here on faults count."""
 
@@ -139,6 +151,7 @@ def main() -> int:
         (vfs, "OsVfs", FaultyVfs),
         (listener, "SocketTransport", FaultyTransport),
         (app, "Listener", FaultyListener),
+        (app, "json", SimpleNamespace(dump=dump)),
     ):
         setattr(module, name, faulty)
     app.PLACES_CHECK_S = float(os.environ.get("MBX_PLACES_CHECK", app.PLACES_CHECK_S))
