@@ -6,6 +6,7 @@ Owns the thread. A failure is handed to the event loop, which lets it end the pr
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,6 +14,10 @@ from typing import Protocol
 import trio
 
 from mbxd.store.log import Log
+
+SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter while another wants it; Python's own 5 ms would hold up a commit, and
+the event loop while a snapshot is encoded."""
 
 Done = Callable[[int, BaseException | None], None]
 """Called in the event loop with the newest durable seq, or with what failed."""
@@ -45,6 +50,7 @@ class ThreadCommitter:
 
     def start(self, done: Done) -> None:
         """Start the thread."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         token = trio.lowlevel.current_trio_token()
         self._thread = threading.Thread(target=self._run, args=(token, done), name="committer", daemon=True)
         self._thread.start()
