@@ -193,13 +193,15 @@ class Bridge:
 
     def lost(self, now: float) -> None:
         """The connection is gone; calls that were with the daemon wait for the next one."""
-        self.phase = DOWN
+        ready, self.phase = self.phase == READY, DOWN
         self.outbox.clear()
         self._hello = {}
         if self.updates is not None:
             self.updates.lost()
         for number, pending in list(self._calls.items()):
             if pending.sent_at is None:
+                if ready:  # a stopping daemon gave it back, and may have taken seconds to end: the next has its time
+                    pending.deadline = now + WAIT_FOR_DAEMON
                 continue
             pending.sent_at = None
             pending.deadline = now + WAIT_FOR_DAEMON

@@ -170,6 +170,28 @@ def test_a_call_that_no_stopping_daemon_took_has_a_known_outcome() -> None:
     assert code(subject) == "DAEMON_DOWN"
 
 
+def test_the_next_daemon_has_its_time_however_long_the_stopping_one_took() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(a_call(), 0)
+    (line,) = sent(subject)
+    tell(subject, {"id": line["id"], "error": {"code": -32000, "message": "", "data": {"code": "STOPPING"}}}, 0)
+    subject.lost(WAIT_FOR_DAEMON - 0.1)
+    subject.tick(2 * WAIT_FOR_DAEMON - 0.2)
+    assert not subject.outcomes
+    assert connect(subject, 2 * WAIT_FOR_DAEMON - 0.2) == [line]
+
+
+def test_a_reconnect_mentions_the_session_without_a_handle() -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(a_call(), 0)
+    subject.submit(a_call(2, session="t1"), 0)
+    subject.lost(1)
+    subject.connected(2)
+    assert sent(subject)[0]["params"]["sessions"] == ["", "t1"]
+
+
 def test_a_new_name_during_the_introduction_is_told_too() -> None:
     subject = bridge()
     subject.submit(a_call(), 0)

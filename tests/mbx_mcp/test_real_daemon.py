@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from mbx_client import blocking, paths
+from tests.support.daemon import Client, Refused, wait_until
 from tests.support.shim_process import ShimProcess, call, environment, initialize, modern
 
 LIMIT = 20
@@ -56,6 +59,45 @@ def test_a_killed_daemon_goes_unnoticed(free_state: Path) -> None:
         gone(pidfd)
         you = result(shim, {"action": "list"})["you"]
         assert (you["name"], you["epoch"]) == ("shop-backend", registered["epoch"])
+        assert daemon_pid(free_state) != first
+
+
+@contextlib.contextmanager
+def busy_stop(state: Path) -> Iterator[Client]:
+    """A stop under way for as long as a drain may take: one peer does not take its replies. An introduced client."""
+    path = str(state / "run/mbxd.sock")
+    with socket.socket(socket.AF_UNIX) as lazy, socket.socket(socket.AF_UNIX) as other:
+        for sock in (lazy, other):
+            sock.connect(path)
+        client = Client(other)
+        client.hello()
+        lazy.settimeout(1)
+        with pytest.raises(TimeoutError):  # it takes no more from one who takes nothing
+            lazy.sendall(b'{"jsonrpc":"2.0","id":1,"method":"status"}\n' * 100_000)
+        client.call("stop")
+        yield client
+
+
+def refuses_changes(client: Client) -> bool:
+    """Whether the daemon has begun to stop: a change by a tool is refused as a JSON-RPC error."""
+    try:
+        client.call("tool.call", {"name": "mbx_identity", "arguments": {"action": "release"}})
+    except Refused as refusal:
+        return refusal.code == "STOPPING"
+    return False
+
+
+def test_a_call_during_a_stop_is_answered_by_the_next_daemon(free_state: Path) -> None:
+    arguments = {"action": "register", "name": "shop-backend", "role": "backend"}
+    with ShimProcess(environment(free_state)) as shim:
+        shim.ask(initialize(name="claude-code"))
+        result(shim, {"action": "list"})
+        first = daemon_pid(free_state)
+        with busy_stop(free_state) as client:
+            wait_until("STOPPING as an error, not as an answer to an agent", lambda: refuses_changes(client))
+            registered = result(shim, arguments)
+        assert registered["created"] is True, registered
+        assert registered["epoch"] == 1
         assert daemon_pid(free_state) != first
 
 

@@ -286,3 +286,21 @@ async def test_no_answer_that_needs_waiting_shows_what_is_not_durable(
             assert (await client.reply(number))["name"] is None
         finally:
             rig.services.post.close()
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("mbx_identity", {"action": "register", "name": "shop-b", "role": "x"}),
+        ("mbx_send", {"to": ["shop-a"], "subject": "s", "body": "b"}),
+    ],
+)
+async def test_stopping_is_an_error_and_no_answer_to_an_agent(
+    autojump_clock: trio.abc.Clock, tool: str, arguments: dict[str, Any]
+) -> None:
+    """A shim asks the next daemon after an error; an answer it would pass on."""
+    async with running() as rig:
+        client, _, _ = await rig.session()
+        await client.register("shop-a")
+        rig.services.stopping = True
+        assert (await client.refused("tool.call", {"name": tool, "arguments": arguments})).code == "STOPPING"
