@@ -130,9 +130,7 @@ def needs_a_person(place: Place) -> None:
 
 def test_a_persons_round(real: Place) -> None:
     needs_a_person(real)
-    registered = real.run(
-        "register", "shop-backend", "--role", "backend", "--description", "API", "--json"
-    ).document
+    registered = real.run("register", "shop-backend", "--role", "backend", "--description", "API", "--json").document
     assert registered["identity"]["holder"] is None
     assert real.run("list").out.splitlines()[1].split()[:4] == ["shop-backend", "vacant", "backend", "shop"]
     assert real.run("show", "shop-backend", "--json").document["identity"]["description"] == "API"
@@ -314,10 +312,7 @@ def test_watch_and_why_tell_of_a_death(real: Place, agent: AgentCli) -> None:
         watcher.send_signal(signal.SIGINT)
         watcher.communicate(timeout=20)
     assert watcher.returncode == 0
-    assert (
-        real.run("show", "shop-api", "--json").document["identity"]["last_holder"]["reason"]
-        == "holder-exited"
-    )
+    assert real.run("show", "shop-api", "--json").document["identity"]["last_holder"]["reason"] == "holder-exited"
 
 
 def mine(marker: str) -> list[str]:

@@ -13,9 +13,7 @@ from tests.mbxctl.stub import HOLDER, NOW, StubDaemon, listing, refusal, row
 
 Serve = Callable[..., StubDaemon]
 
-LIVE = row(
-    state="live", reason="held", holder=HOLDER, claimable=False, claim_error="IDENTITY_IN_USE", unread=3
-)
+LIVE = row(state="live", reason="held", holder=HOLDER, claimable=False, claim_error="IDENTITY_IN_USE", unread=3)
 GRANT = {
     "action": "claim",
     "identity": LIVE,
@@ -32,9 +30,7 @@ CHANGED = {"identity": row(), "epoch": 8, "changed": True, "warnings": []}
 
 
 def test_list_shows_one_aligned_row_an_identity(place: Place, serve: Serve) -> None:
-    stub = serve(
-        identity__list=listing(LIVE, row("GreenCastle", address="greencastle", role=None, project=None))
-    )
+    stub = serve(identity__list=listing(LIVE, row("GreenCastle", address="greencastle", role=None, project=None)))
     result = place.run("list")
     assert result.code == 0
     assert result.out.splitlines() == [
@@ -60,9 +56,7 @@ def test_list_in_home_means_all(place: Place, serve: Serve) -> None:
     assert "no project here: showing the whole host" in result.err
 
 
-@pytest.mark.parametrize(
-    "args", [("list", "--all"), ("--json", "list", "--all"), ("list", "--json", "--all")]
-)
+@pytest.mark.parametrize("args", [("list", "--all"), ("--json", "list", "--all"), ("list", "--json", "--all")])
 def test_list_all(place: Place, serve: Serve, args: tuple[str, ...]) -> None:
     stub = serve(identity__list=listing(row()))
     assert place.run(*args).code == 0
@@ -77,11 +71,7 @@ def test_an_empty_list_says_what_to_do(place: Place, serve: Serve) -> None:
 
 
 def test_text_from_agents_cannot_steer_the_terminal(place: Place, serve: Serve) -> None:
-    serve(
-        identity__list=listing(
-            row(role="x\x1b]52;c;eA==\x07\nfake-row", holder={**HOLDER, "client": "a\u202eb"})
-        )
-    )
+    serve(identity__list=listing(row(role="x\x1b]52;c;eA==\x07\nfake-row", holder={**HOLDER, "client": "a\u202eb"})))
     plain = place.run("list")
     assert len(plain.out.splitlines()) == 2
     assert "\x1b" not in plain.out
@@ -100,9 +90,7 @@ def test_a_c_locale_is_no_traceback(place: Place, serve: Serve) -> None:
 
 
 def test_show(place: Place, serve: Serve) -> None:
-    stub = serve(
-        identity__show={"identity": LIVE, "epoch": 7, "aliases": ["old-name"], "warnings": ["careful"]}
-    )
+    stub = serve(identity__show={"identity": LIVE, "epoch": 7, "aliases": ["old-name"], "warnings": ["careful"]})
     result = place.run("show", "shop-backend")
     assert "holder:       claude-code, pid 4711, since " + NOW in result.out
     assert "state:        live (held)" in result.out
@@ -214,9 +202,7 @@ def test_release(place: Place, serve: Serve) -> None:
 
 
 def test_free_needs_a_yes_where_nobody_can_be_asked(place: Place, serve: Serve) -> None:
-    stub = serve(
-        identity__show={"identity": LIVE, "epoch": 7, "aliases": [], "warnings": []}, admin__free=CHANGED
-    )
+    stub = serve(identity__show={"identity": LIVE, "epoch": 7, "aliases": [], "warnings": []}, admin__free=CHANGED)
     refused = place.run("free", "shop-backend", "--reason", "stuck")
     assert refused.code == 2
     assert "held by claude-code (pid 4711)" in refused.err

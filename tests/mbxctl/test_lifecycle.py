@@ -86,9 +86,7 @@ def write_lock(place: Place, pid: int, ticks: int) -> None:
 
 def test_stop_terminates_what_the_lock_names(place: Place, victim: subprocess.Popen[bytes]) -> None:
     write_lock(place, victim.pid, lockfile.start_ticks(victim.pid))
-    waiter = subprocess.Popen(
-        [sys.executable, "-m", "mbxctl", "stop", "--json"], env=place.env, stdout=subprocess.PIPE
-    )
+    waiter = subprocess.Popen([sys.executable, "-m", "mbxctl", "stop", "--json"], env=place.env, stdout=subprocess.PIPE)
     # The victim is our child: it has to be reaped for its process to be gone.
     assert victim.wait(20) == -signal.SIGTERM
     out, _ = waiter.communicate(timeout=20)

@@ -89,10 +89,7 @@ def test_a_failure_says_what_and_what_next() -> None:
 
 def test_a_failure_under_json_is_the_wire_object() -> None:
     out, stdout, stderr = output(json_mode=True)
-    assert (
-        out.failure(Failure("UNKNOWN_IDENTITY", "no such", "list", data={"near": []}, extra={"pid": None}))
-        == 3
-    )
+    assert out.failure(Failure("UNKNOWN_IDENTITY", "no such", "list", data={"near": []}, extra={"pid": None})) == 3
     assert json.loads(stdout.getvalue()) == {
         "pid": None,
         "error": {

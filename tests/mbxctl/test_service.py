@@ -32,9 +32,7 @@ def fake_systemctl(place: Place, *, state: str = "running", enable: str = "ok") 
 
 def calls(place: Place) -> list[str]:
     log = place.root / "calls"
-    words = [
-        line.replace("--user --no-pager --no-ask-password ", "") for line in log.read_text().splitlines()
-    ]
+    words = [line.replace("--user --no-pager --no-ask-password ", "") for line in log.read_text().splitlines()]
     return [word for word in words if not word.startswith("is-")]
 
 

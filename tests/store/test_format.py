@@ -29,9 +29,7 @@ def segment(content: list[list[bytes]], salt: int, first: int = 1, tail: int = 6
 
 
 @given(batches, salts, st.integers(1, 2**40), st.integers(0, 80))
-def test_batches_come_back_as_they_went_in(
-    content: list[list[bytes]], salt: int, first: int, tail: int
-) -> None:
+def test_batches_come_back_as_they_went_in(content: list[list[bytes]], salt: int, first: int, tail: int) -> None:
     data = segment(content, salt, first, tail)
     result = fmt.scan(data, salt, first)
     assert result.records == [record for records in content for record in records]
@@ -41,9 +39,7 @@ def test_batches_come_back_as_they_went_in(
 
 
 @given(batches.filter(bool), salts, st.data())
-def test_a_cut_segment_shows_whole_batches_only(
-    content: list[list[bytes]], salt: int, data: st.DataObject
-) -> None:
+def test_a_cut_segment_shows_whole_batches_only(content: list[list[bytes]], salt: int, data: st.DataObject) -> None:
     whole = segment(content, salt, tail=0)
     cut = data.draw(st.integers(0, len(whole)))
     result = fmt.scan(whole[:cut] + bytes(data.draw(st.integers(0, 40))), salt, 1)
@@ -58,9 +54,7 @@ def test_a_cut_segment_shows_whole_batches_only(
 
 
 @given(batches.filter(bool), salts, st.data())
-def test_a_flipped_bit_never_shows_a_wrong_record(
-    content: list[list[bytes]], salt: int, data: st.DataObject
-) -> None:
+def test_a_flipped_bit_never_shows_a_wrong_record(content: list[list[bytes]], salt: int, data: st.DataObject) -> None:
     whole = bytearray(segment(content, salt))
     at = data.draw(st.integers(fmt.HEADER_SIZE, len(whole) - 65))
     whole[at] ^= 1 << data.draw(st.integers(0, 7))
@@ -154,9 +148,7 @@ def test_a_changed_snapshot_is_damaged(chunks: list[bytes], data: st.DataObject)
     changed = data.draw(
         st.one_of(
             st.integers(0, len(whole) - 1).map(lambda at: whole[:at]),
-            st.integers(0, len(whole) - 1).map(
-                lambda at: whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
-            ),
+            st.integers(0, len(whole) - 1).map(lambda at: whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]),
             st.binary(min_size=1, max_size=20).map(lambda more: whole + more),
         )
     )

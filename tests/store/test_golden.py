@@ -23,9 +23,7 @@ STATE = [f"record {number} \u2028 {'x' * (number % 7)}".encode() for number in r
 
 
 def opened(directory: Path) -> Recovery:
-    return Log.open(
-        OsVfs(), str(directory), entropy=random.Random(1).randbytes, segment_size=1024, retain=1 << 20
-    )
+    return Log.open(OsVfs(), str(directory), entropy=random.Random(1).randbytes, segment_size=1024, retain=1 << 20)
 
 
 def write(directory: Path) -> None:

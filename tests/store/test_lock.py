@@ -199,9 +199,7 @@ def test_lock_is_not_inherited_by_programs(tmp_path: Path) -> None:
         end(child)
 
 
-@pytest.mark.parametrize(
-    "contents", [b"", b"\n", b"12", b"12 x\n", b"12 3", b"-1 3\n", b"1 2\n3 4\n", b"\xff" * 64]
-)
+@pytest.mark.parametrize("contents", [b"", b"\n", b"12", b"12 x\n", b"12 3", b"-1 3\n", b"1 2\n3 4\n", b"\xff" * 64])
 def test_strange_contents_name_nobody(contents: bytes) -> None:
     assert parse_owner(contents) == (0, 0)
 

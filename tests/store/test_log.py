@@ -148,9 +148,7 @@ def test_two_snapshots_and_the_retained_history_are_kept() -> None:
         if number % 5 == 4:
             log.write_snapshot(number + 1, state)
     figures = log.statistics()
-    assert (
-        figures["sealed_bytes"] <= 3 * SEGMENT + 5 * SEGMENT
-    )  # what the older snapshot does not cover stays
+    assert figures["sealed_bytes"] <= 3 * SEGMENT + 5 * SEGMENT  # what the older snapshot does not cover stays
     snapshots = [name for name in vfs.names(DIRECTORY) if name.endswith(".snap")]
     assert snapshots == [snapshot_name(25), snapshot_name(30)]
     assert figures["oldest_seq"] <= 26
@@ -203,9 +201,7 @@ def test_statistics_are_numbers() -> None:
 
 
 def real(tmp_path: Path, *, segment: int = 4096) -> Recovery:
-    return Log.open(
-        OsVfs(), str(tmp_path / "registry"), entropy=entropy(3), segment_size=segment, retain=8 * segment
-    )
+    return Log.open(OsVfs(), str(tmp_path / "registry"), entropy=entropy(3), segment_size=segment, retain=8 * segment)
 
 
 def test_on_the_real_file_system(tmp_path: Path) -> None:

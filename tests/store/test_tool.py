@@ -19,9 +19,7 @@ from tests.support.memvfs import MemVfs, PowerCut
 SIZE = 60
 
 
-def log_of(
-    records: int, *, segment: int = 1024, snapshots: tuple[int, ...] = ()
-) -> tuple[MemVfs, list[bytes]]:
+def log_of(records: int, *, segment: int = 1024, snapshots: tuple[int, ...] = ()) -> tuple[MemVfs, list[bytes]]:
     vfs = MemVfs()
     log = open_log(vfs, segment=segment, retain=1 << 20).log
     state = [f"record {number}".encode().ljust(SIZE) for number in range(1, records + 1)]
@@ -141,9 +139,7 @@ def test_repair_of_a_good_log_does_nothing(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_repair_keeps_what_comes_before_and_the_original_bytes(
-    which: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repair_keeps_what_comes_before_and_the_original_bytes(which: int, capsys: pytest.CaptureFixture[str]) -> None:
     vfs, state = log_of(32)
     name = segments(vfs)[which]
     later = segments(vfs)[segments(vfs).index(name) + 1 :]
