@@ -341,10 +341,14 @@ def _write(path: str, text: str) -> None:
     temporary = f"{path}.{os.getpid()}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(fd, text.encode("utf-8", "replace") + b"\n")
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)
+        try:
+            os.write(fd, text.encode("utf-8", "replace") + b"\n")
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except OSError:
+        _remove(temporary)
+        raise
 
 
 def _remove(path: str) -> None:

@@ -71,7 +71,7 @@ class Hints(msgspec.Struct, frozen=True):
 
     resume: resume hints of the whole process (an environment session id, already namespaced by client).
     agent: the name to take when it is claimable (`--agent`, MBX_AGENT).
-    sessions: handles this process has spoken for before a reconnect.
+    sessions: handles this process has spoken for before a reconnect; "" is the session without one.
     host_label, container: how the client's machine looks from inside.
     """
 

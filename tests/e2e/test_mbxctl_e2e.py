@@ -20,6 +20,7 @@ from mbx_client import paths
 from mbxctl import lockfile
 from mbxctl.touring import Handle
 from tests.mbxctl.conftest import Place, Result, place
+from tests.support.daemon import wait_until
 
 __all__ = ["place"]
 
@@ -188,6 +189,79 @@ def test_start_stop_restart(real: Place) -> None:
     assert real.run("register", "a-b", "--role", "r").code == 69
     assert real.run("start", "--json").document["started"] is True
     assert real.run("status", "--json").document["running"] is True
+
+
+# A daemon that takes its time: it says that it has begun, and goes on when somebody writes to its gate.
+SLOW = """
+import os, runpy, sys
+open({begun!r}, "w").close()
+with open({gate!r}, "rb", buffering=0) as gate:
+    gate.read(1)
+sys.path.remove({fake!r})
+del sys.modules["mbxd"]
+runpy.run_module("mbxd", run_name="__main__", alter_sys=True)
+"""
+START = """
+from mbx_client import launch, paths
+launch.start(paths.resolve(), 20)
+"""
+
+
+@contextlib.contextmanager
+def slow_daemon(place: Place) -> Iterator[tuple[dict[str, str], int]]:
+    """An environment in which daemons wait for a byte at a gate, and the gate."""
+    fake, gate = place.root / "fake", place.root / "gate"
+    (fake / "mbxd").mkdir(parents=True)
+    (fake / "mbxd/__init__.py").touch()
+    names = {"begun": str(place.root / "begun"), "gate": str(gate), "fake": str(fake)}
+    (fake / "mbxd/__main__.py").write_text(SLOW.format(**names))
+    os.mkfifo(gate)
+    held = os.open(gate, os.O_RDWR)
+    try:
+        yield {**place.env, "PYTHONPATH": f"{fake}:{place.env['PYTHONPATH']}"}, held
+    finally:
+        os.close(held)  # whoever waits there goes on
+
+
+def test_a_stop_outlasts_a_start_that_is_under_way(place: Place) -> None:
+    """The daemon that is being started has not seen the mark: it must go as well."""
+    with slow_daemon(place) as (env, gate):
+        start = subprocess.Popen([sys.executable, "-c", START], env=env, stderr=subprocess.PIPE)
+        stop: subprocess.Popen[str] | None = None
+        try:
+            wait_until("the daemon begins", (place.root / "begun").exists)
+            command = [sys.executable, "-m", "mbxctl", "stop", "--json"]
+            stop = subprocess.Popen(command, env=place.env, stdout=subprocess.PIPE, text=True)
+            wait_until("the mark is there", (place.state / "stopped").exists)
+            os.write(gate, b"x")
+            out, _ = stop.communicate(timeout=40)
+        finally:
+            os.write(gate, b"x")
+            _, complaint = start.communicate(timeout=40)
+            if stop is not None and stop.poll() is None:
+                stop.kill()
+                stop.communicate()
+            running = not no_daemon(place)
+            place.run("stop")
+    assert json.loads(out)["stopped"] is True
+    assert complaint == b"", "its starter heard that it was ready"
+    assert not running
+    assert (place.state / "stopped").exists()
+
+
+def test_a_stop_without_room_for_its_mark_stops_all_the_same(real: Place) -> None:
+    (real.state / "stopped").mkdir()  # as on a full disk: nothing can be written there
+    stopped = real.run("stop", "--json")
+    try:
+        assert stopped.code == 0
+        assert stopped.document["stopped"] is True
+        assert "warning: the mark of a stop could not be left" in stopped.err
+        assert no_daemon(real)
+        assert sorted(entry.name for entry in real.state.glob("stopped*")) == ["stopped"], "no temporary file is left"
+        again = real.run("stop", "--json")
+        assert again.document["error"]["code"] == "IO_ERROR", "nothing was done at all"
+    finally:
+        (real.state / "stopped").rmdir()
 
 
 def test_a_command_that_acts_starts_a_daemon(place: Place) -> None:

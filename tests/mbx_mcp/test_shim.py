@@ -66,7 +66,7 @@ def test_handles_come_from_meta_in_their_order(daemon: StubDaemon, state: Path) 
         shim.ask(call())
     sessions = [sent["meta"].get("session") for sent in daemon.asked("tool.call")]
     assert sessions == ["t", "o", "m", None, None]
-    assert daemon.asked("hello")[-1]["params"]["hints"]["sessions"] == ["t", "o", "m"]
+    assert daemon.asked("hello")[-1]["params"]["hints"]["sessions"] == ["t", "o", "m", ""]
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,25 @@ async def test_a_session_that_comes_back_ends_the_grace(autojump_clock: trio.abc
         assert sorted(p["verdict"] for p in why["processes"]) == ["alive", "alive", "dead"]
 
 
+async def test_a_shim_that_only_looked_is_attached_again_after_a_restart(autojump_clock: trio.abc.Clock) -> None:
+    """Its host's name was claimed by another shim, which is gone; none of its calls had a handle."""
+    async with running() as rig:
+        client, host, shim = await rig.session()
+        await client.register("shop-a")
+        rig.machine.kill(shim)
+        second = rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",))
+        looker = rig.connect(second)
+        await looker.hello()
+        await looker.call("identity.list")
+        assert (await (await rig.person()).state("shop-a"))[0] == "live"
+    async with running(rig.machine, rig.vfs) as after:
+        person = await after.person()
+        assert (await person.state("shop-a"))[0] == "detached"
+        again = after.connect(second, looker.instance)
+        await again.hello(sessions=[""])
+        assert (await person.state("shop-a"))[0] == "live"
+
+
 async def test_looking_does_not_attach_durably_but_counts_as_life(autojump_clock: trio.abc.Clock) -> None:
     async with running() as rig:
         client, host, shim = await rig.session()
