@@ -77,19 +77,20 @@ class Parts:
 
 def recover(recovery: Recovery) -> State:
     """The registry as the log has it. Raises Unreadable for whole records that mean nothing to this build."""
-    place = "the snapshot"
+    at = 0
 
     def decoded() -> Iterator[events.Event]:
-        nonlocal place
-        for seq, record in recovery.records:
-            place = f"record {seq}"
-            yield events.decode(record)
+        nonlocal at
+        decode = events.decode
+        for at, record in recovery.records:  # noqa: B007 - it says where it was when it failed
+            yield decode(record)
 
     gc.disable()  # nothing of all this is garbage
     try:
         state = State() if recovery.snapshot is None else snapshot.load(recovery.snapshot)
         return replay(state, decoded())
     except (msgspec.DecodeError, LookupError, AttributeError) as error:
+        place = f"record {at}" if at else "the snapshot"
         raise Unreadable(place, __version__, str(error)) from error
     finally:
         gc.enable()
