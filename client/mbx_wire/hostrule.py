@@ -124,7 +124,8 @@ def label(process: Process) -> str:
     known = agent_label(process)
     if known is not None:
         return known
-    name = "".join(char if char.isprintable() else "?" for char in program(process)[:_LABEL_MAX])
+    word = "-".join(program(process).split())  # an executable may have spaces in its name, or nothing else
+    name = "".join(char if char.isprintable() else "?" for char in word[:_LABEL_MAX])
     return name or "unknown"
 
 

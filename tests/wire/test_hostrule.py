@@ -139,6 +139,8 @@ def test_labels_are_printable_and_short() -> None:
     assert label(process("'\x1b[2Jevil'")) == "?[2jevil"
     assert len(label(process("x" * 500))) == 40
     assert label(Process(4, ME, ("\udcff\udcfe",), "")) == "??"
+    assert label(Process(4, ME, (), "/opt/Agent Shell")) == "agent-shell"
+    assert label(Process(4, ME, (), " ")) == "unknown"
 
 
 def test_the_nearest_agent_is_found_through_shells() -> None:
