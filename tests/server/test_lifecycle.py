@@ -105,7 +105,9 @@ def test_a_socket_that_another_daemon_serves_is_not_taken(place: Place, daemon: 
     daemon.kill()
     heir = place.start(state=place.root / "other", wait=False, MBX_SOCKET=daemon.socket_path)
     heir.wait_ready()
-    assert os.stat(daemon.socket_path).st_ino != inode, "nobody serves it any more"
+    with Client(socket.socket(socket.AF_UNIX)) as client:
+        client.sock.connect(daemon.socket_path)
+        assert client.call("ping")["pid"] == heir.pid, "nobody served it any more"
 
 
 # --- stopping -----------------------------------------------------------------------------------------
