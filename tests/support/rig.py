@@ -23,12 +23,12 @@ from mbxd.runtime.committer import Committer, Done, InlineCommitter
 from mbxd.server.dispatch import Dispatcher
 from mbxd.server.session import Session
 from mbxd.server.systemd import Notifier
-from mbxd.server.transport import StreamTransport
 from mbxd.store.lock import Lock
 from mbxd.store.log import Log
 from tests.support.daemon import PROJECT, Refused
 from tests.support.fakeprocesses import FakeProcesses, Machine
 from tests.support.memvfs import MemVfs
+from tests.support.streams import StreamTransport
 
 T = TypeVar("T")
 DIRECTORY = "/state/registry"

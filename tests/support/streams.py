@@ -1,0 +1,74 @@
+"""The server's transport over any trio stream: memory streams, for a whole daemon on the autojump clock."""
+
+from __future__ import annotations
+
+import trio
+
+from mbxd.server.transport import RECEIVE_SIZE, Closed
+
+
+class StreamTransport:
+    """The same over any trio stream: memory streams in tests."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        """Takes the stream over."""
+        self._stream = stream
+        self._rest = bytearray()
+        self._more = trio.Event()
+        self._empty = trio.Event()
+        self._empty.set()
+        self._closed = False
+        self._broken = False
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return len(self._rest)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the peer is gone."""
+        return self._broken
+
+    async def receive(self) -> bytes:
+        """Some bytes, b"" at the end."""
+        try:
+            return bytes(await self._stream.receive_some(RECEIVE_SIZE))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise Closed(str(error)) from error
+
+    def send(self, data: bytes) -> None:
+        """Keep for the flusher: a stream has no way to send without waiting."""
+        if not self._closed:
+            self._rest += data
+            self._empty = trio.Event()
+            self._more.set()
+
+    async def drained(self) -> None:
+        """Wait until the peer took everything."""
+        await self._empty.wait()
+        if self._closed or self._broken:
+            raise Closed("closed")
+
+    async def flush_for_ever(self) -> None:
+        """Send what was kept."""
+        while True:
+            await self._more.wait()
+            self._more = trio.Event()
+            while self._rest:
+                data = bytes(self._rest)
+                try:
+                    await self._stream.send_all(data)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    self._rest.clear()
+                    self._broken = True
+                    break
+                del self._rest[: len(data)]
+            self._empty.set()
+
+    def close(self) -> None:
+        """Close; whoever waits is told."""
+        if not self._closed:
+            self._closed = True
+            self._empty.set()
+            trio.lowlevel.spawn_system_task(trio.aclose_forcefully, self._stream)
