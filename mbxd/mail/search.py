@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -21,6 +21,8 @@ Scope = Literal["mine", "received", "sent"]
 
 QUERY_MAX: Final = 2_000
 WORDS_MAX: Final = 64
+RARE: Final = 100
+"""Messages of the whole host in which words are still rare."""
 _WORD: Final = re.compile(r"\w")
 
 
@@ -36,14 +38,16 @@ def search(
     wanted = understood(conn, query)
     if wanted is None:
         return Page([], None)
-    match = f"{{subject body}} : ({wanted})"
-    if identity is not None:
-        match = f"({match}) AND who : ({_who(identity, scope)})"
-    rows = conn.execute(
-        f"SELECT {COLUMNS} FROM words JOIN messages m ON m.n = words.rowid"  # noqa: S608
-        " WHERE words MATCH ? AND words.rowid < ? ORDER BY words.rowid DESC LIMIT ?",
-        (match, before_of(conn, before), limit + 1),
-    ).fetchall()
+    match, below = f"{{subject body}} : ({wanted})", before_of(conn, before)
+    rows = None if identity is None else _rare(conn, match, _tokens(identity, scope), below, limit)
+    if rows is None:
+        if identity is not None:
+            match = f"({match}) AND who : ({' OR '.join(_tokens(identity, scope))})"
+        rows = conn.execute(
+            f"SELECT {COLUMNS} FROM words JOIN messages m ON m.n = words.rowid"  # noqa: S608
+            " WHERE words MATCH ? AND words.rowid < ? ORDER BY words.rowid DESC LIMIT ?",
+            (match, below, limit + 1),
+        ).fetchall()
     found = page(conn, rows, limit)
     marked = pattern(wanted)
     with_snippets = []
@@ -77,6 +81,28 @@ def _parses(conn: sqlite3.Connection, query: str) -> bool:
     return True
 
 
-def _who(identity: int, scope: Scope) -> str:
-    tokens = {"mine": f"s{identity} OR r{identity}", "received": f"r{identity}", "sent": f"s{identity}"}
-    return tokens[scope]
+def _rare(conn: sqlite3.Connection, match: str, tokens: list[str], below: int, limit: int) -> list[Any] | None:
+    """The rows of words that are rare on the whole host; None when they are not.
+
+    The index would step through everything that the identity ever sent or got to find the few; looking at each of the
+    few costs the same in a mailbox of any size.
+    """
+    hits = conn.execute(
+        "SELECT rowid FROM words WHERE words MATCH ? AND rowid < ? ORDER BY rowid DESC LIMIT ?",
+        (match, below, RARE + 1),
+    ).fetchall()
+    if len(hits) > RARE:
+        return None
+    mine = f" WHERE m.n = ? AND ({' OR '.join(['instr(m.who || char(32), ?)'] * len(tokens))})"
+    named = [f"{token} " for token in tokens]
+    rows: list[Any] = []
+    for hit in hits:
+        rows += conn.execute(f"SELECT {COLUMNS} FROM messages m{mine}", (*hit, *named))  # noqa: S608
+        if len(rows) > limit:
+            break
+    return rows
+
+
+def _tokens(identity: int, scope: Scope) -> list[str]:
+    """The words of the index that say who takes part."""
+    return {"mine": [f"s{identity}", f"r{identity}"], "received": [f"r{identity}"], "sent": [f"s{identity}"]}[scope]

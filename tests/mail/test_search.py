@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mbxd.mail.search import RARE
 from mbxd.mail.snippets import LENGTH, pattern, snippet
 from tests.mail.support import Mail
 
@@ -30,6 +31,22 @@ def test_each_sees_its_own(mail: Mail) -> None:
         (None, "mine", [two_to_three, one_to_two]),
     ):
         assert mail.found(identity, "body", scope=scope) == expected
+
+
+@pytest.mark.parametrize("others", [RARE - 30, RARE + 30], ids=["a rare word", "a common word"])
+def test_each_sees_its_own_however_common_the_word_is(mail: Mail, others: int) -> None:
+    """A rare word is looked up by itself first, a common one together with who takes part: the answers are the same."""
+    mine = [mail.send(*way) for way in [(1, (2,)), (11, (1, 12)), (2, (21, 1)), (12, (1,)), (1, (2,))]]
+    for number in range(others):
+        mail.send(11 + number % 3, (21, 111, 12))
+    mine += [mail.send(1, (11,)), mail.send(21, (11, 1))]
+    mine.reverse()
+    assert mail.found(1, "body") == mine
+    assert mail.found(1, "body", limit=4) == mine[:4]
+    assert mail.store.search(1, "body", limit=4).cursor == mine[3]
+    assert mail.found(1, "body", limit=4, before=mine[3]) == mine[4:]
+    assert mail.found(1, "body", scope="sent") == [mine[place] for place in (1, 2, 6)]
+    assert mail.found(1, "body", scope="received") == [mine[place] for place in (0, 3, 4, 5)]
 
 
 @pytest.mark.parametrize(
