@@ -173,6 +173,7 @@ def _log(arguments: list[str]) -> int:
 
     try:
         where = ground.find(os.environ)
+        ground.inspect_state(where)
     except ground.Unfit as problem:
         print(f"mbxd: {problem}", file=sys.stderr)
         return 1

@@ -32,6 +32,7 @@ from mbxd.core.internal import AttachShim, HolderDied
 from mbxd.core.rejected import Rejected
 from mbxd.core.state import State
 from mbxd.core.times import iso
+from mbxd.ownfile import open_own
 from mbxd.ports import Clock, Processes, ProcessId
 from mbxd.runtime import upkeep
 from mbxd.runtime.archive import Archive
@@ -339,7 +340,8 @@ class Daemon:
         path = parts.ground.file(places.POINTER_NAME)
         temporary = f"{path}.{os.getpid()}"
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = open_own(temporary, os.O_WRONLY | os.O_CREAT)
+            os.ftruncate(fd, 0)  # only now: what is not ours is left alone
             with os.fdopen(fd, "w") as file:
                 json.dump(pointer, file)
             os.replace(temporary, path)

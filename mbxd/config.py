@@ -5,6 +5,8 @@ Owns the schema. A file that does not fit changes nothing: the values before it 
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from typing import Annotated, Literal
 
@@ -55,7 +57,10 @@ class BadConfig(Exception):
 def load(path: str) -> Config:
     """Read the file; a missing one is the default. Raises BadConfig."""
     try:
-        with open(path, "rb") as file:
+        # It may well be a link. A pipe or a device must not hold up the daemon: O_NONBLOCK is nothing to a file.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadConfig(f"{path} is not a file: move it away")
             data = file.read(1024 * 1024)
     except FileNotFoundError:
         return Config()

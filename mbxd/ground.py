@@ -51,6 +51,7 @@ def find(env: Mapping[str, str]) -> Ground:
 def prepare_state(ground: Ground, env: Mapping[str, str]) -> None:
     """Make the state directory, or check the one that is there."""
     path = ground.state_dir
+    _check_way(path, "the state directory")
     if not os.path.lexists(path):
         _refuse_foreign_home(env, path)
         _make(path)
@@ -65,6 +66,13 @@ def prepare_state(ground: Ground, env: Mapping[str, str]) -> None:
         raise Unfit(f"{path} is not writable: check its owner and mode")
 
 
+def inspect_state(ground: Ground) -> None:
+    """Check the state directory, if there is one, and change nothing. Raises Unfit."""
+    _check_way(ground.state_dir, "the state directory")
+    if os.path.lexists(ground.state_dir):
+        _check_private(ground.state_dir, "the state directory", close=False)
+
+
 def bind(ground: Ground) -> socket.socket:
     """Bind and listen. A stale socket of ours is replaced: the caller holds the daemon's lock, so nobody serves it."""
     path = ground.socket
@@ -73,6 +81,7 @@ def bind(ground: Ground) -> socket.socket:
     except ValueError as error:
         raise Unfit(str(error)) from None
     directory = os.path.dirname(path)
+    _check_way(directory, "the socket's directory")
     if not os.path.lexists(directory):
         _make(directory)
     _check_private(directory, "the socket's directory")
@@ -127,24 +136,29 @@ def _make(path: str) -> None:
         raise Unfit(f"can't make {path}: {error.strerror}") from error
 
 
-def _check_private(path: str, what: str) -> None:
+def _check_way(path: str, what: str) -> None:
+    """Refuse a place that somebody else could exchange for another one."""
+    trusted = places.roots(_contents("/proc/self/uid_map"), _contents("/proc/sys/kernel/overflowuid"))
+    problem = places.parent_problem(path, os.getuid(), {0, os.getgid()}, os.lstat, os.readlink, trusted)
+    if problem is not None:
+        raise Unfit(f"{what} {path} is not safe: {problem}")
+
+
+def _check_private(path: str, what: str, *, close: bool = True) -> None:
     found = os.lstat(path)
-    if stat.S_ISLNK(found.st_mode):
-        raise Unfit(f"{what} {path} is a symbolic link: name the real directory instead")
-    if not stat.S_ISDIR(found.st_mode):
-        raise Unfit(f"{what} {path} is not a directory: move it away")
-    if found.st_uid != os.getuid():
-        raise Unfit(
-            f"{what} {path} belongs to uid {found.st_uid}, not to you ({os.getuid()}): "
-            "fix its owner with chown, or choose another"
-        )
-    if found.st_mode & 0o022:
-        raise Unfit(
-            f"{what} {path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o}): "
-            "chmod 700 it after a look inside"
-        )
-    if found.st_mode & 0o077:
+    problem = places.directory_problem(path, found, os.getuid())
+    if problem is not None:
+        raise Unfit(f"{what} {problem}")
+    if close and found.st_mode & 0o077:
         os.chmod(path, 0o700)  # ours, and only readable too widely
+
+
+def _contents(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read(4096)
+    except OSError:
+        return ""
 
 
 def _refuse_foreign_home(env: Mapping[str, str], path: str) -> None:

@@ -11,6 +11,8 @@ import stat
 import sys
 from datetime import UTC, datetime
 
+from mbxd.ownfile import open_own
+
 CAP = 4 * 1024 * 1024
 """Bytes of the log file beyond which it is set aside as `.1`, replacing the one before."""
 REPEATS_SHOWN = 3
@@ -86,7 +88,7 @@ def cap(path: str) -> None:
     ):
         return
     os.replace(path, path + ".1")
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for target in (1, 2):
         os.dup2(fd, target)
     os.close(fd)

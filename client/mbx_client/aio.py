@@ -218,6 +218,10 @@ async def over(stream: Stream, *, name: str = "program", where: paths.Places | N
 
 
 async def _dial(where: paths.Places) -> tuple[anyio.abc.SocketStream, paths.Candidate]:
+    try:
+        paths.check(where)
+    except ValueError as bad:
+        raise ClientError(Code.NOT_ALLOWED, str(bad), "run: mbxctl doctor") from None
     problem = ClientError(Code.DAEMON_DOWN, "no daemon is running", "run: mbxctl start", retryable=True)
     for candidate in paths.candidates(where):
         try:

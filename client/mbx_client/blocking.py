@@ -166,6 +166,10 @@ class Client:
         return self._notifications.popleft()
 
     def _connect(self, deadline: float, foreign: frozenset[str]) -> None:
+        try:
+            paths.check(self.where)
+        except ValueError as bad:
+            raise ClientError(Code.NOT_ALLOWED, str(bad), "run: mbxctl doctor") from None
         problem: ClientError | None = None
         while True:
             for candidate in paths.candidates(self.where):

@@ -120,7 +120,7 @@ def recent_failure(where: paths.Places) -> str | None:
         age = time.time() - os.stat(path).st_mtime
         if not 0 <= age < RETRY_AFTER:  # a stamp from the future is a clock that was set back, not a failure now
             return None
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(paths.open_own(path, os.O_RDONLY), encoding="utf-8", errors="replace") as file:
             return file.read(2000).strip() or "the last start failed"
     except OSError:
         return None
@@ -129,7 +129,9 @@ def recent_failure(where: paths.Places) -> str | None:
 def is_stopped(where: paths.Places) -> bool:
     """Whether `mbxctl stop` stopped the daemon for good since the last boot."""
     try:
-        with open(where.file(places.STOPPED_NAME), encoding="ascii", errors="replace") as file:
+        with open(
+            paths.open_own(where.file(places.STOPPED_NAME), os.O_RDONLY), encoding="ascii", errors="replace"
+        ) as file:
             return file.read(200).strip() == paths.boot_id()
     except OSError:
         return False
@@ -138,7 +140,7 @@ def is_stopped(where: paths.Places) -> bool:
 def wait_settled(where: paths.Places, timeout: float) -> bool:
     """Wait until no start is under way, at most `timeout` seconds; whether that is so. Creates nothing."""
     try:
-        lock = os.open(where.file(places.START_LOCK_NAME), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        lock = paths.open_own(where.file(places.START_LOCK_NAME), os.O_RDWR)
     except OSError:
         return True  # nobody has ever started one here
     try:
@@ -216,7 +218,7 @@ def _highest_fd() -> int:
 
 
 def _start_locked(where: paths.Places) -> str:
-    lock = os.open(where.file(places.START_LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    lock = paths.open_own(where.file(places.START_LOCK_NAME), os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
@@ -334,14 +336,15 @@ def _open_log(path: str) -> int:
     with contextlib.suppress(FileNotFoundError):
         if os.stat(path).st_size > LOG_MAX:
             os.replace(path, path + ".1")
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    return paths.open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def _write(path: str, text: str) -> None:
     temporary = f"{path}.{os.getpid()}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = paths.open_own(temporary, os.O_WRONLY | os.O_CREAT)
     try:
         try:
+            os.ftruncate(fd, 0)  # only now: what is not ours is left alone
             os.write(fd, text.encode("utf-8", "replace") + b"\n")
         finally:
             os.close(fd)

@@ -88,7 +88,7 @@ def read_pointer(where: Places) -> dict[str, Any] | None:
     import json
 
     try:
-        with open(where.file(places.POINTER_NAME), "rb") as file:
+        with open(open_own(where.file(places.POINTER_NAME), os.O_RDONLY), "rb") as file:
             value = json.loads(file.read(65536))
     except (OSError, ValueError, RecursionError):
         return None
@@ -126,11 +126,56 @@ def boot_id() -> str:
         return ""
 
 
+def check(where: Places) -> None:
+    """Refuse a state directory that another user could have made, filled or exchanged. Raises ValueError with words
+    for the user. One that is not there is fine; nothing is changed.
+    """
+    problem = way_problem(where.state)
+    if problem is None:
+        try:
+            problem = places.directory_problem(where.state, os.lstat(where.state), os.geteuid())
+        except OSError:
+            return
+    if problem is not None:
+        raise ValueError(f"the state directory is not safe to use: {problem}")
+
+
+def way_problem(path: str) -> str | None:
+    """`places.parent_problem` of this process."""
+    trusted = places.roots(_contents("/proc/self/uid_map"), _contents("/proc/sys/kernel/overflowuid"))
+    return places.parent_problem(path, os.geteuid(), (0, os.getgid()), os.lstat, os.readlink, trusted)
+
+
+def open_own(path: str, flags: int) -> int:
+    """Open a file of the state directory: a plain one of ours, else PermissionError with words for the user.
+
+    Links are not followed and pipes not waited for. Raises the OSError of open(2) too.
+    """
+    # O_NONBLOCK means nothing to a plain file.
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
+    problem = places.file_problem(path, os.fstat(fd), os.geteuid())
+    if problem is not None:
+        os.close(fd)
+        raise PermissionError(problem)
+    return fd
+
+
+def _contents(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read(4096)
+    except OSError:
+        return ""
+
+
 def ensure_state_dir(where: Places) -> None:
     """Make the state directory (0700) or check the one that is there. Raises OSError with words for the user.
 
     Root does not make one inside another user's home: later runs of that user would fail on it.
     """
+    problem = way_problem(where.state)
+    if problem is not None:
+        raise PermissionError(problem)
     ancestor = where.state
     while not os.path.lexists(ancestor):
         ancestor = os.path.dirname(ancestor)
@@ -142,8 +187,9 @@ def ensure_state_dir(where: Places) -> None:
         )
     os.makedirs(where.state, mode=0o700, exist_ok=True)
     found = os.lstat(where.state)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != me:
-        raise PermissionError(f"{where.state} must be a directory of uid {me}: remove it, or set MBX_STATE_DIR")
+    problem = places.directory_problem(where.state, found, me)
+    if problem is not None:
+        raise PermissionError(problem)
     if stat.S_IMODE(found.st_mode) & 0o077:
         os.chmod(where.state, 0o700)
 

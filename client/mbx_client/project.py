@@ -8,6 +8,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def of_directory(directory: str, homes: frozenset[str]) -> Project | None:
     except OSError:
         return None
     for parent in _upwards(real):
-        slug = _configured(f"{parent.rstrip('/')}/{CONFIG_NAME}")
+        path = f"{parent.rstrip('/')}/{CONFIG_NAME}"
+        slug = None if _planted(path, parent) else _configured(path)
         if slug is not None:
             return Project(slug, slug)
     none = homes | {"/"}
@@ -62,6 +64,8 @@ def repository(real: str) -> str | None:
     """The canonical path of the git repository around a real path, or None. Worktrees share their repository's."""
     for parent in _upwards(real):
         dot_git = f"{parent.rstrip('/')}/.git"
+        if _planted(dot_git, parent):
+            continue
         if os.path.isdir(dot_git):
             if os.path.lexists(f"{dot_git}/HEAD"):
                 return _root_of(_common(os.path.realpath(dot_git)))
@@ -94,11 +98,18 @@ def _upwards(path: str) -> Iterator[str]:
         path = parent
 
 
-def _configured(path: str) -> str | None:
+def _planted(path: str, parent: str) -> bool:
+    """Whether it is another user's in a directory that all may write: what lies in /tmp names nobody's project."""
     try:
-        with open(path, "rb") as file:
-            text = file.read(_SMALL)
+        owner = os.lstat(path).st_uid
+        return owner not in {0, os.geteuid()} and bool(os.stat(parent).st_mode & 0o002)
     except OSError:
+        return False
+
+
+def _configured(path: str) -> str | None:
+    text = _small(path)
+    if text is None:
         return None
     plain = _plain(text)
     if plain is not None:
@@ -164,9 +175,15 @@ def _root_of(common: str) -> str:
 
 
 def _read(path: str) -> str | None:
+    data = _small(path)
+    text = None if data is None else os.fsdecode(data)
+    return None if text is None or "\0" in text else text  # no path holds a NUL
+
+
+def _small(path: str) -> bytes | None:
+    """The beginning of a file, None when it can't be read. What is no file, a pipe above all, is not waited for."""
     try:
-        with open(path, "rb") as file:
-            text = os.fsdecode(file.read(_SMALL))
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+            return file.read(_SMALL) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
     except OSError:
         return None
-    return None if "\0" in text else text  # no path holds a NUL

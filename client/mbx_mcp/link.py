@@ -134,8 +134,11 @@ class Link:
     def _dial(self, now: float) -> None:
         try:
             where = self._places = self._places or paths.resolve()
+            paths.check(where)
         except ValueError as bad:
-            self.bridge.unavailable(Trouble("DAEMON_DOWN", str(bad), "Correct the environment.", final=True))
+            self.bridge.unavailable(
+                Trouble("DAEMON_DOWN", str(bad), "Correct the place or the environment.", final=True)
+            )
             self._retry_at = None
             return
         from mbx_client import dial

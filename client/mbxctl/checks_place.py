@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from mbx_client import paths
+from mbx_wire import places
+
 _WALK_LIMIT = 20_000
 """Entries looked at below the state directory: an archive can be large, and doctor should answer at once."""
 _SHOWN = 5
@@ -89,8 +92,10 @@ def state_dir(path: str) -> list[Finding]:
         return [Finding("note", "state", f"{path} does not exist yet; the first start makes it")]
     except OSError as error:
         return [Finding("fail", "state", f"{path} is unreadable: {error}", f"ls -ld {shlex.quote(path)}")]
-    if not stat.S_ISDIR(place.st_mode):
-        return [Finding("fail", "state", f"{path} is not a directory", "move it away, or set MBX_STATE_DIR")]
+    problem = paths.way_problem(path) or places.directory_problem(path, Path(path).lstat(), os.geteuid())
+    if problem is not None:
+        said, _, fix = problem.rpartition(": ")
+        return [Finding("fail", "state", said, fix)]
     findings = [*_private("state", path, place), *_foreign(path), *_space(path)]
     return findings or [Finding("ok", "state", f"{path}, private and yours")]
 

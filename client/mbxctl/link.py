@@ -29,9 +29,14 @@ def installed_version() -> str:
 def places() -> paths.Places:
     """Where the daemon of this environment is, or would be."""
     try:
-        return paths.resolve()
+        where = paths.resolve()
     except ValueError as bad:
         raise Failure(Code.PARAMETER_INVALID, str(bad), "Correct the variable that it names.") from None
+    try:
+        paths.check(where)
+    except ValueError as bad:
+        raise Failure(Code.NOT_ALLOWED, str(bad), "Then run it again; `mbxctl doctor` looks at all of it.") from None
+    return where
 
 
 class Link:

@@ -76,7 +76,8 @@ def holder(where: paths.Places) -> LockHolder | None:
 def named_process(where: paths.Places) -> tuple[int, int] | None:
     """(pid, start ticks) as the lock file has them, or None."""
     try:
-        with open(where.file(places.LOCK_NAME), encoding="ascii", errors="replace") as file:
+        descriptor = paths.open_own(where.file(places.LOCK_NAME), os.O_RDONLY)
+        with open(descriptor, encoding="ascii", errors="replace") as file:
             words = file.read(200).split()
         pid, ticks = int(words[0]), int(words[1])
     except (OSError, ValueError, IndexError):

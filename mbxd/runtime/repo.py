@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
+from mbxd.ownfile import NotOurs, check_own_directory
 from mbxd.ports import NewCommit, PastCommit, RepoFailed, RepoMoved, Tip
 from mbxd.runtime.gitpack import COMMITTER_EMAIL, Objects, blob_id, write_commit
 
@@ -77,11 +78,13 @@ class GitRepo:
     def prepare(self) -> None:
         """Make the repository unless it is there."""
         program = self._find()
+        with _as_repo_failed():
+            for place in (self._directory, self._git_dir):
+                if os.path.lexists(place):
+                    check_own_directory(place)  # git would follow a link, and write there
         if os.path.isfile(f"{self._git_dir}/HEAD") and os.path.isdir(f"{self._git_dir}/objects"):
             self._drop_stale_locks()
             return
-        if os.path.lexists(self._directory) and (os.path.islink(self._directory) or not os.path.isdir(self._directory)):
-            raise RepoFailed(f"{self._directory} is in the way and is no directory of ours: move it away")
         with _as_repo_failed():
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
         self._call(
@@ -339,6 +342,8 @@ class _Reader:
 def _as_repo_failed() -> Iterator[None]:
     try:
         yield
+    except NotOurs as error:
+        raise RepoFailed(str(error)) from None
     except OSError as error:
         raise RepoFailed(f"{error.filename or 'the archive'}: {error.strerror}") from None
 

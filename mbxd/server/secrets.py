@@ -5,6 +5,7 @@ Owns the key's file. Tokens are never part of a result that is logged or kept: t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from typing import Any
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from mbx_wire.agent import AgentResult, CreateAgentParams, TokenParams, TokenResult
 from mbxd.core import tokens
 from mbxd.ground import Unfit
+from mbxd.ownfile import open_own
 from mbxd.server.services import Services
 
 _agent = msgspec.json.Decoder(AgentResult).decode
@@ -24,13 +26,13 @@ _token = msgspec.json.Decoder(TokenResult).decode
 def load_key(path: str) -> bytes:
     """The host key; made when there is none. Raises Unfit for a file that others could read or that is cut short."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = open_own(path, os.O_RDONLY)
     except FileNotFoundError:
         return _make_key(path)
     with os.fdopen(fd, "rb") as file:
         found, key = os.fstat(file.fileno()), file.read(tokens.KEY_BYTES + 1)
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise Unfit(f"{path} can be read by others: chown it to yourself and chmod 600 it; then rotate the tokens")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise Unfit(f"{path} can be read by others: chmod 600 it; then rotate the tokens")
     if len(key) != tokens.KEY_BYTES:
         raise Unfit(
             f"{path} has {len(key)} bytes instead of {tokens.KEY_BYTES}: "
@@ -43,7 +45,9 @@ def _make_key(path: str) -> bytes:
     """Written beside and renamed, so that a crash leaves a whole key or none."""
     key = os.urandom(tokens.KEY_BYTES)
     temporary = f"{path}.new"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)  # of a start that was cut short
+    fd = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         os.fchmod(fd, 0o600)
         os.write(fd, key)

@@ -13,6 +13,8 @@ import os
 import re
 from pathlib import Path
 
+from mbxd.ownfile import open_own
+
 _CONTENTS = re.compile(rb"([0-9]{1,10}) ([0-9]{1,20})\n")
 _ATTEMPTS = 100
 
@@ -50,12 +52,12 @@ class Lock:
         """Take the lock or raise Held at once. The directory must exist; two spellings of it are one lock.
 
         ticks: raw start time of this process, written beside its pid so that a reused pid is not taken for it.
-        OSError: the file can't be opened, or is a symbolic link.
+        OSError: the file can't be opened, or is no plain file of ours (NotOurs).
         """
         folder, name = os.path.split(path)
         real = str(Path(folder or ".").resolve(strict=True) / name)
         for _ in range(_ATTEMPTS):
-            fd = os.open(real, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = open_own(real, os.O_RDWR | os.O_CREAT)
             try:
                 _flock(fd, real)
             except BaseException:

@@ -5,16 +5,15 @@ Owns flags, modes and which call makes data durable on which system. Never retri
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import sys
 from typing import Final
 
+from mbxd.ownfile import check_own_directory, open_own
+
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 """macOS: flush the drive too; plain fsync there returns before the drive did. fcntl(2) of macOS."""
-
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def durable_sync(fd: int) -> None:
@@ -77,20 +76,22 @@ class OsVfs:
     """The operating system's files; implements `Vfs`."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> OsFile:
-        """Open a regular file; symbolic links are refused (ELOOP), for the directory is ours alone."""
-        flags = _FLAGS | (os.O_RDONLY if read_only else os.O_RDWR)
+        """Open a plain file of ours; links, pipes and devices in its place are refused (NotOurs)."""
+        flags = os.O_RDONLY if read_only else os.O_RDWR
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(os.open(path, flags, 0o600))
+        return OsFile(open_own(path, flags))
 
     def list_dir(self, path: str) -> list[str]:
         """Names in a directory."""
         return os.listdir(path)
 
     def make_dir(self, path: str) -> None:
-        """Mode 0700, unless it exists."""
-        with contextlib.suppress(FileExistsError):
+        """Mode 0700, unless it exists; then it must be a directory of ours (NotOurs)."""
+        try:
             os.mkdir(path, 0o700)
+        except FileExistsError:
+            check_own_directory(path)
 
     def rename(self, old: str, new: str) -> None:
         """Atomic replacement."""

@@ -114,7 +114,7 @@ def test_state_dir_is_private(tmp_path: Path) -> None:
     paths.ensure_state_dir(where)
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
     (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
-    with pytest.raises(PermissionError, match="must be a directory"):
+    with pytest.raises(PermissionError, match="is a symbolic link: name the real directory"):
         paths.ensure_state_dir(paths.resolve({"MBX_STATE_DIR": str(tmp_path / "link")}))
 
 

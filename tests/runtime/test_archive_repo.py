@@ -238,7 +238,7 @@ def test_without_git(tmp_path: Path) -> None:
 
 def test_something_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "archive").write_text("x")
-    with pytest.raises(RepoFailed, match="in the way"):
+    with pytest.raises(RepoFailed, match="is not a directory: move it away"):
         GitRepo(str(tmp_path / "archive"), os.defpath).prepare()
 
 
