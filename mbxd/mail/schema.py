@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mbxd.mail.errors import MailUnusable, translate
+from mbxd.ownfile import NotOurs, check_own, open_own
 
 APPLICATION_ID: Final = 0x6D627864
 """The ASCII of `mbxd`, at offset 68 of the file. https://sqlite.org/fileformat2.html"""
@@ -124,6 +125,8 @@ def prepare(path: str) -> None:
     Raises MailUnusable when it is not ours, newer or damaged; it is then untouched.
     """
     try:
+        for name in (path, f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+            check_own(name)  # SQLite opens them by name, and writes wherever that leads
         if not os.path.lexists(path):
             _make(path)
         version = _recognise(path)
@@ -131,6 +134,8 @@ def prepare(path: str) -> None:
             _upgrade(path, version)
     except sqlite3.Error as error:
         raise translate(error, path) from error
+    except NotOurs as error:
+        raise MailUnusable(f"{error}. Identities work without mail; then restart the daemon.") from error
     except OSError as error:
         raise MailUnusable(
             f"{path} can't be opened ({error.strerror or error}). Identities work without mail; "
@@ -140,7 +145,7 @@ def prepare(path: str) -> None:
 
 def _recognise(path: str) -> int:
     """The version of a file of ours. The header is read first: SQLite may write beside a file that it opens."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = open_own(path, os.O_RDONLY)
     try:
         head = os.read(fd, 100)
     finally:
