@@ -155,7 +155,9 @@ def _recognise(path: str) -> int:
     if int.from_bytes(head[68:72], "big") != APPLICATION_ID:
         raise MailUnusable(f"{path} is a SQLite file of another program. {_ASIDE}")
     _refuse_newer(path, int.from_bytes(head[60:64], "big"))
-    with contextlib.closing(connect(path, read_only=True)) as conn:
+    # In SQLite's older journal mode, as copies by its tools are, only a writer can roll back what a crash left.
+    reading = not os.path.lexists(f"{path}-journal")
+    with contextlib.closing(connect(path, read_only=reading)) as conn:
         version = int(conn.execute("PRAGMA user_version").fetchone()[0])  # also what the WAL says
         _refuse_newer(path, version)
         if version == VERSION:
@@ -192,13 +194,19 @@ def _make(path: str) -> None:
             "Put the file back, or move the -wal and -shm files aside too, then restart the daemon."
         )
     fresh = f"{path}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(fresh)
+    for left in (fresh, f"{fresh}-journal", f"{fresh}-wal", f"{fresh}-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(left)
     os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with contextlib.closing(connect(fresh, read_only=False)) as conn:
+        conn.execute("PRAGMA synchronous = FULL")
+        conn.execute("PRAGMA journal_mode = MEMORY")  # half a file is thrown away: there is nothing to go back to
         conn.executescript(
             f"PRAGMA application_id = {APPLICATION_ID}; BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"
         )
+        # Already here: a crash in the change to a WAL would leave a journal that a reader can't roll back.
+        conn.execute("PRAGMA journal_mode = WAL")
+    sync_dir(os.path.dirname(path))  # the -wal's removal comes before the rename
     os.rename(fresh, path)
     sync_dir(os.path.dirname(path))
 
