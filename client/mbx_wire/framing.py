@@ -27,19 +27,18 @@ class LineReader:
     newline are dropped, and the stream goes on with the line after it.
     """
 
-    __slots__ = ("_discarding", "_limit", "_parts", "_size")
+    __slots__ = ("_discarding", "_held", "_limit")
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         """`limit`: bytes a line may have without its newline."""
         self._limit = limit
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._held = bytearray()  # one buffer: a peer that sends byte by byte must not cost an object for each
         self._discarding = False
 
     @property
     def buffered(self) -> int:
         """Bytes held of a line that has not ended yet."""
-        return self._size
+        return len(self._held)
 
     def feed(self, data: bytes) -> list[bytes | Oversized]:
         """Take bytes as they came and return every line that is now complete."""
@@ -55,39 +54,45 @@ class LineReader:
 
     def finish(self) -> bytes | None:
         """The last line of a stream that ended without a newline, or None when nothing is left over."""
-        if self._discarding or not self._parts:
+        if self._discarding or not self._held:
             return None
-        line = b"".join(self._parts)
+        line = bytes(self._held)
         self._reset()
         return line
+
+    def give_up(self) -> int:
+        """Drop the line that has begun, and the rest of it up to its newline; how many bytes were held of it."""
+        size = len(self._held)
+        if size:
+            self._reset()
+            self._discarding = True
+        return size
 
     def _end_line(self, piece: bytes, out: list[bytes | Oversized]) -> None:
         if self._discarding:
             self._discarding = False
             return
-        size = self._size + len(piece)
+        size = len(self._held) + len(piece)
         if size > self._limit:
             self._reset()
             out.append(Oversized(size))
             return
-        if self._parts:
-            self._parts.append(piece)
-            piece = b"".join(self._parts)
+        if self._held:
+            self._held += piece
+            piece = bytes(self._held)
             self._reset()
         out.append(piece[:-1] if piece.endswith(b"\r") else piece)
 
     def _keep(self, piece: bytes) -> list[bytes | Oversized]:
         if self._discarding or not piece:
             return []
-        self._size += len(piece)
-        if self._size > self._limit:
-            size = self._size
+        size = len(self._held) + len(piece)
+        if size > self._limit:
             self._reset()
             self._discarding = True
             return [Oversized(size)]
-        self._parts.append(piece)
+        self._held += piece
         return []
 
     def _reset(self) -> None:
-        self._parts.clear()
-        self._size = 0
+        self._held = bytearray()

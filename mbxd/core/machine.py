@@ -52,6 +52,11 @@ RULES: dict[str, tuple[type[msgspec.Struct], Rule]] = {
 }
 """Command name -> params type, rule. Names are those of the methods; `internal.` ones never come from a socket."""
 
+IDENTITIES_MAX = 250_000
+"""Identities of a host, for none is ever deleted: some 200 MB of memory. More are refused."""
+PROJECTS_MAX = 100_000
+"""The same for projects."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -63,7 +68,7 @@ def decide(state: State, command: str, params: msgspec.Struct, ctx: Context) -> 
     caller = ctx.caller
     rule = RULES[command][1]
     if not caller.request_id or not caller.instance:
-        return rule(state, params, ctx)
+        return _with_room(state, rule(state, params, ctx))
     kept = state.replies.get(caller.instance)
     known = None if kept is None else kept.get(caller.request_id)
     if known is not None:
@@ -74,13 +79,31 @@ def decide(state: State, command: str, params: msgspec.Struct, ctx: Context) -> 
                 "Use a new request id for every new request; repeat an id only to repeat the same request.",
             )
         return Decision([], msgspec.Raw(known.result))
-    decision = rule(state, params, ctx)
+    decision = _with_room(state, rule(state, params, ctx))
     if not decision.events:
         return decision
     result = _encode(decision.result)
     mark = digest(command, params, caller.handle)
     decision.events.append(ev.Replied(caller.instance, caller.request_id, mark, result))
     return Decision(decision.events, msgspec.Raw(result))
+
+
+def _with_room(state: State, decision: Decision) -> Decision:
+    """The decision, unless it makes more than a host keeps."""
+    for event in decision.events:
+        match event:
+            case ev.IdentityRegistered() if len(state.identities) >= IDENTITIES_MAX:
+                what, most = "identities", IDENTITIES_MAX
+            case ev.ProjectCreated() if len(state.projects) >= PROJECTS_MAX:
+                what, most = "projects", PROJECTS_MAX
+            case _:
+                continue
+        raise Rejected(
+            Code.NAMES_EXHAUSTED,
+            f"This host has {most} {what}, and keeps no more.",
+            'Claim a vacant identity instead: mbx_identity {"action":"list","all":true} shows them.',
+        )
+    return decision
 
 
 def digest(command: str, params: msgspec.Struct, handle: str) -> bytes:

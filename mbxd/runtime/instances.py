@@ -13,6 +13,8 @@ from mbxd.runtime.clock import AwakeTime
 
 KEEP_S = 600.0
 """Awake seconds that results are kept after the last connection of an instance closed."""
+GONE_MAX = 4096
+"""Instances without a connection whose results are kept; beyond it those that went first are forgotten before time."""
 
 
 class Instances:
@@ -39,7 +41,9 @@ class Instances:
     def take_overdue(self) -> tuple[str, ...]:
         """Instances whose time is over; each is returned once."""
         limit = self._awake.now() - KEEP_S
-        overdue = tuple(i for i, since in self._gone_since.items() if since <= limit)
+        excess = len(self._gone_since) - GONE_MAX
+        # The order of the dict is that of going.
+        overdue = tuple(i for at, (i, since) in enumerate(self._gone_since.items()) if since <= limit or at < excess)
         for instance in overdue:
             del self._gone_since[instance]
         return overdue

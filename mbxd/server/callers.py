@@ -96,7 +96,7 @@ def introduce(hello: HelloParams, finding: HostFinding, services: Services) -> I
     who = Introduced(
         client="unknown",
         label=finding.label,
-        instance=hello.client.instance[:REQUEST_ID_MAX],
+        instance=_instance(hello.client.instance, finding.shim),
         host=host,
         shim=finding.shim,
         command_line=command_line,
@@ -104,6 +104,11 @@ def introduce(hello: HelloParams, finding: HostFinding, services: Services) -> I
     )
     update(who, hello)
     return who
+
+
+def _instance(said: str, shim: ProcessId) -> str:
+    """A client's name for itself, in its own process: who hears another's name gets none of its kept results."""
+    return f"{shim.pid}.{shim.ticks}:{said[:REQUEST_ID_MAX]}"
 
 
 def update(who: Introduced, hello: HelloParams) -> None:

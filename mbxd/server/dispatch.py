@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from mbx_wire import admin as wire_admin
 from mbx_wire import agent as wire_agent
@@ -84,7 +85,9 @@ class Dispatcher:
         try:
             return self._answer(request, who)
         except NoRoom:
-            return Later(partial(self._with_room, request, who))
+            # Without the blanks of its line: many may have to wait.
+            compact = msgspec.json.encode(msgspec.json.decode(request.params))
+            return Later(partial(self._with_room, replace(request, params=msgspec.Raw(compact)), who))
         except Rejected as refusal:
             return Line(failed(request, refusal), self._undurable())
         except Exception as error:

@@ -67,6 +67,8 @@ def stats(services: Services) -> StatsResult:
         "holders": services.holders.statistics(),
         "instances": services.instances.statistics(),
         "fanout": services.fanout.statistics(),
+        "lines": dict(services.lines.statistics()),
+        "replies": dict(services.replies.statistics()),
         "mail": services.post.statistics(),
         "archive": services.archive.statistics(),
         "registry": {

@@ -20,3 +20,9 @@ DRAIN_S = 4.0
 """How long a stopping daemon answers what it accepted. A service that displaces it waits 5 s for its end."""
 HELLO_TEXT_MAX = 4096
 """Characters of any text in hello."""
+UNFINISHED_MAX = 64 * 1024 * 1024
+"""Bytes of lines that have not ended, of all connections; beyond it the oldest is discarded and answered BUSY."""
+UNTAKEN_MAX = 256 * 1024 * 1024
+"""Bytes that peers have not taken, of all connections; beyond it the one with most of them is closed."""
+CONNECTIONS_MAX = 4096
+"""Connections at most, also where descriptors would allow more."""

@@ -17,7 +17,7 @@ from mbx_wire.errors import RpcError
 from mbxd.runtime.peer import Peer, read_peer
 from mbxd.server import wire
 from mbxd.server.dispatch import Dispatcher
-from mbxd.server.limits import CONNECTIONS_SPARE, DESCRIPTORS_EACH, DRAIN_S
+from mbxd.server.limits import CONNECTIONS_MAX, CONNECTIONS_SPARE, DESCRIPTORS_EACH, DRAIN_S
 from mbxd.server.services import Services
 from mbxd.server.session import Session
 from mbxd.server.transport import SocketTransport, Transport
@@ -36,7 +36,7 @@ class Listener:
         self._dispatcher = Dispatcher(services)
         self._sessions: set[Session] = set()
         room = raise_descriptor_limit() - CONNECTIONS_SPARE
-        self.max_connections = max(room // DESCRIPTORS_EACH, 1)
+        self.max_connections = min(max(room // DESCRIPTORS_EACH, 1), CONNECTIONS_MAX)
 
     async def serve(self, sock: socket.socket, sessions: trio.Nursery) -> None:
         """Accept until cancelled. `sessions`: where connections live on when this socket is given up."""

@@ -17,6 +17,7 @@ from mbxd.runtime.fanout import Fanout
 from mbxd.runtime.holders import Holders
 from mbxd.runtime.instances import Instances
 from mbxd.runtime.post import Post
+from mbxd.server.holding import Held, unfinished_lines, untaken_replies
 
 HANDLES_KEPT = 64
 
@@ -39,6 +40,7 @@ class Services:
     extra_status: facts for `status` that only the composition root knows.
     room: waits until the log can take changes again, or raises Rejected (DISK_FULL).
     attach: logs another shim of a holder (identity, epoch, shim).
+    lines, replies: what all connections together make the daemon hold.
     """
 
     engine: Engine
@@ -63,6 +65,8 @@ class Services:
     shims_of: dict[ProcessId, dict[ProcessId, int]] = field(default_factory=dict)
     handles_of: dict[ProcessId, dict[str, None]] = field(default_factory=dict)
     degraded: dict[str, str] = field(default_factory=dict)
+    lines: Held = field(default_factory=unfinished_lines)
+    replies: Held = field(default_factory=untaken_replies)
     connections: int = 0
     stopping: bool = False
 

@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from mbx_wire.admin import SubscribeParams, SubscribeResult
 from mbx_wire.envelope import PROTOCOL_MAX, PROTOCOL_MIN, HelloParams, HelloResult, Request
@@ -23,7 +24,7 @@ from mbxd.runtime.peer import HostFinding, Peer, host_of
 from mbxd.server import wire
 from mbxd.server.callers import Introduced, check_hello, introduce, update
 from mbxd.server.dispatch import Dispatcher, Later, Line, Now, failed
-from mbxd.server.limits import BACKLOG_PAUSE, DRAIN_S, EVENTS_BACKLOG_MAX, IN_FLIGHT_MAX, LINES_A_TURN
+from mbxd.server.limits import BACKLOG_PAUSE, DRAIN_S, EVENTS_BACKLOG_MAX, HELLO_TEXT_MAX, IN_FLIGHT_MAX, LINES_A_TURN
 from mbxd.server.params import ParamsDecoder
 from mbxd.server.services import Services
 from mbxd.server.transport import Closed, Transport
@@ -46,7 +47,7 @@ class Session:
         self._peer: Peer | None = peer
         self._who: Introduced | None = None
         self._in_flight = 0
-        self._subscribed = False
+        self._reader = LineReader()
         self._nursery: trio.Nursery | None = None
         self._idle = trio.Event()
         self._idle.set()
@@ -75,12 +76,37 @@ class Session:
         """End the connection from our side."""
         self._transport.close()
 
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a line that has not ended yet."""
+        return self._reader.buffered
+
+    @property
+    def untaken(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._transport.backlog
+
+    def drop_line(self) -> None:
+        """Give the unfinished line up, and say so."""
+        self._reader.give_up()
+        text = "The daemon holds too many unfinished lines and discarded this one: send it again, whole."
+        self._send(wire.failure(None, RpcError.BUSY, text))
+
+    def cut_off(self) -> None:
+        """End the connection of a peer that does not read."""
+        log.warning("a peer that reads nothing is cut off", extra={"untaken": self.untaken})
+        self.close()
+
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        reader = LineReader()
+        held = False
         while data := await self._transport.receive():
-            for number, line in enumerate(reader.feed(data), 1):
+            lines = self._reader.feed(data)
+            if held or self._reader.buffered:
+                held = self._reader.buffered > 0
+                self._services.lines.note(self)
+            for number, line in enumerate(lines, 1):
                 if isinstance(line, Oversized):
                     self._send(wire.failure(None, RpcError.INVALID_REQUEST, "The line is longer than 4 MiB."))
                 elif line:
@@ -119,7 +145,8 @@ class Session:
         if isinstance(answer, Later):
             self._enter()
             if self._nursery is not None:
-                self._nursery.start_soon(self._finish, request, answer)
+                # Without its params, which keep the whole line: it may be long, and the answer a while in coming.
+                self._nursery.start_soon(self._finish, replace(request, params=msgspec.Raw(b"")), answer)
         else:
             line = answer.line if isinstance(answer, Line) else wire.success(_id(request), answer.result)
             if not answer.seq:
@@ -144,12 +171,14 @@ class Session:
 
     def _send(self, line: bytes) -> None:
         self._transport.send(line)
+        if self._transport.backlog:
+            self._services.replies.note(self)
 
     def _deliver(self, line: bytes) -> None:
         self._in_flight -= 1
         if self._in_flight == 0:
             self._idle.set()
-        self._transport.send(line)
+        self._send(line)
 
     def _enter(self) -> None:
         if self._in_flight == 0:
@@ -214,6 +243,8 @@ class Session:
         """Undo what this connection added. Nobody loses an identity by it."""
         services, who = self._services, self._who
         services.fanout.unsubscribe(self._push)
+        services.lines.forget(self)
+        services.replies.forget(self)
         self._transport.close()
         if self._peer is not None and self._peer.pidfd is not None:
             services.processes.close(services.processes.adopt(self._peer.pidfd)[1])
@@ -239,6 +270,12 @@ class Session:
     def _start_events(self, request: Request) -> None:
         try:
             params = _subscribe(bytes(request.params))
+            if isinstance(params, SubscribeParams) and len(params.project or "") > HELLO_TEXT_MAX:
+                raise Rejected(
+                    Code.PARAMETER_INVALID,
+                    f"`project` is longer than {HELLO_TEXT_MAX} characters.",
+                    "Name a project by its slug, or leave it out for all.",
+                )
         except Rejected as refusal:
             self._send(failed(request, refusal))
             return
