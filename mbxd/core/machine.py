@@ -107,5 +107,16 @@ def _with_room(state: State, decision: Decision) -> Decision:
 
 
 def digest(command: str, params: msgspec.Struct, handle: str) -> bytes:
-    """What makes two requests the same: the command, its params as understood, and the conversation."""
-    return hashlib.blake2b(_encode((command, params, handle)), digest_size=8).digest()
+    """What makes two requests the same: the command, its params as understood, and the conversation.
+
+    It is in the log, so that a repeat after an upgrade is known: params at their defaults are left out, since a
+    newer build may have more of them.
+    """
+    names, defaults = params.__struct_fields__, params.__struct_defaults__
+    required = len(names) - len(defaults)
+    given = {name: getattr(params, name) for name in names[:required]}
+    for name, default in zip(names[required:], defaults, strict=True):
+        value = getattr(params, name)
+        if value != default:
+            given[name] = value
+    return hashlib.blake2b(_encode((command, given, handle)), digest_size=8).digest()
