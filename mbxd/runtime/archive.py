@@ -223,7 +223,7 @@ class Archive:
         if self._error != why:
             log.warning("the archive is behind", extra={"why": why})
         self._error = why
-        behind = "some" if self._outrun else str(len(self._tail))
+        behind = str(len(self._tail)) if self._tail and not self._outrun else "some"
         self._degraded["archive"] = f"the Git archive is {behind} changes behind: {why}"
 
     async def _step(self) -> None:

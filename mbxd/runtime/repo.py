@@ -57,6 +57,7 @@ _FIELDS = "%x1f".join(
     )
 )
 _LOCKED = re.compile(r"unable to create '([^']+\.lock)': file exists", re.IGNORECASE)
+_NEWER = re.compile(r"git repo version|repository (format )?version|repository extension", re.IGNORECASE)
 _FULL = re.compile(r"no space left|disk quota|file too large|SIGXFSZ", re.IGNORECASE)
 
 
@@ -378,6 +379,11 @@ def _meaning(verb: str, code: int, said: str, *, timed_out: bool) -> RepoFailed:
         return RepoMoved(f"the branch was moved by somebody else: {word}")
     if _FULL.search(said) or code == -25:  # SIGXFSZ
         return RepoFailed(f"no room for the archive: {word}")
+    if _NEWER.search(said):
+        return RepoFailed(
+            f"a newer Git made the repository ({word}). It was left as it is: install that Git, or run mbxctl archive "
+            "rebuild, which puts it aside and begins anew"
+        )
     locked = _LOCKED.search(said)
     if locked is not None:
         return RepoFailed(f"the repository is locked ({locked[1]}): end what works in it or remove that file")
