@@ -178,6 +178,7 @@ class SearchParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     within: (
         Annotated[Scope, msgspec.Meta(description="mine: both, by default; or only what you received or sent.")] | None
     ) = msgspec.field(default=None, name="in")
+    before: Before | None = None
 
 
 class PeekParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

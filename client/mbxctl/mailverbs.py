@@ -151,13 +151,14 @@ def _thread(out: Output, one: str, limit: int, before: str | None) -> int:
 @click.command("search", cls=Command)
 @click.argument("query")
 @_LIMIT
+@_BEFORE
 @click.option("--in", "within", type=click.Choice(["mine", "received", "sent"]), help="Only what came, or went.")
 @click.pass_obj
-def _search(out: Output, query: str, limit: int, within: str | None) -> int:
+def _search(out: Output, query: str, limit: int, before: str | None, within: str | None) -> int:
     """Find words in subjects and bodies."""
     from mbxctl import post
 
-    return post.run_search(out, query, limit=limit, within=within)
+    return post.run_search(out, query, limit=limit, within=within, before=before)
 
 
 @click.group("mail", cls=Group)

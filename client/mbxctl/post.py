@@ -106,11 +106,13 @@ def run_sent(out: Output, *, limit: int, before: str | None) -> int:
     return 0
 
 
-def run_search(out: Output, query: str, *, limit: int, within: str | None) -> int:
+def run_search(out: Output, query: str, *, limit: int, within: str | None, before: str | None) -> int:
     """Words in the subjects and bodies that this mailbox sent or received, newest first."""
     params: dict[str, Any] = {"query": query, "limit": limit}
     if within is not None:
         params["in"] = within
+    if before is not None:
+        params["before"] = before
     with link.connect() as daemon:
         result = daemon.call("mail.search", params)
     if out.json:
@@ -119,7 +121,7 @@ def run_search(out: Output, query: str, *, limit: int, within: str | None) -> in
     rows(out, FOUND, result["messages"], _found)
     if not result["messages"]:
         out.talk("nothing found")
-    out.warn(result["warnings"])
+    paging(out, result)
     return 0
 
 

@@ -112,6 +112,8 @@ def send(work: Work, cmd: c.Send) -> c.Sent:
         before = _sent_before(work.conn, cmd, digest)
         if before is not None:
             return before
+    if not cmd.recipients and not cmd.held:  # only now: a retry may name who can't be reached any more
+        raise MailRefused("PARAMETER_INVALID", "The message has no recipient.", "Name at least one.")
     target = _reply_target(work.conn, cmd) if cmd.reply_to else None
     return _store(work, cmd, target, digest)
 

@@ -237,8 +237,6 @@ def _send(command: Send) -> None:
     _letter(command.subject, command.body)
     if command.kind not in KINDS:
         _refuse(f"The kind {command.kind[:40]!r} is unknown.", f"Use one of {', '.join(sorted(KINDS))}.")
-    if not command.recipients and not command.held:
-        _refuse("The message has no recipient.", "Name at least one.")
     if len(command.recipients) + len(command.held) > RECIPIENTS_MAX:
         _refuse(f"The message has more than {RECIPIENTS_MAX} recipients.", "Send to fewer at once.")
     if len(command.refs) > REFS_MAX:

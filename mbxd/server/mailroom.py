@@ -221,16 +221,16 @@ class Mailroom:
         me = await self._me(ctx)
         post, reader = self.services.post, self._reader(me, ctx)
         limit, scope = params.limit or wire.LIMIT_DEFAULT, params.within or "mine"
-        page = await post.read(post.store.search, me.identity, params.query, scope=scope, limit=limit)
-        more = ["There is more than this: raise limit, or look for rarer words."] if page.cursor else []
-        return _list([reader.seen(letter) for letter in page.letters], None, NO_INSTRUCTIONS, *more)
+        before = params.before or ""
+        page = await post.read(post.store.search, me.identity, params.query, scope=scope, limit=limit, before=before)
+        return _list([reader.seen(letter) for letter in page.letters], page.cursor, NO_INSTRUCTIONS)
 
     # -- acting ----------------------------------------------------------------------------------------------
 
     async def send(self, params: wire.SendParams, ctx: Context) -> wire.SendResult:
         """Send, and say who can read it."""
         me = await self._me(ctx, acts=True)
-        whom = addressing.resolve(self.services.engine.state, params.to, me.identity, ctx)
+        whom, nobody = self._whom(params, me, ctx)
         letter = self._letter(me, ctx, whom, params)
         command = replace(
             letter,
@@ -239,7 +239,23 @@ class Mailroom:
             key=params.idempotency_key,
             named=tuple(params.to),
         )
-        return await self._post(me, command, whom, params, ctx)
+        try:
+            return await self._post(me, command, whom, params, ctx)
+        except Rejected as refusal:
+            if nobody is not None and refusal.code == Code.PARAMETER_INVALID:
+                raise nobody from None
+            raise
+
+    def _whom(
+        self, params: wire.SendParams, me: Me, ctx: Context
+    ) -> tuple[list[addressing.Recipient], Rejected | None]:
+        """Whom it goes to; nobody, with the reason, for what can only be the retry of an earlier send."""
+        try:
+            return addressing.resolve(self.services.engine.state, params.to, me.identity, ctx), None
+        except Rejected as refusal:
+            if not ctx.caller.request_id and params.idempotency_key is None:
+                raise
+            return [], refusal
 
     async def reply(self, params: wire.ReplyParams, ctx: Context) -> wire.SendResult:
         """Answer in the thread."""
@@ -284,7 +300,7 @@ class Mailroom:
         await services.engine.wait_durable(command.registry_seq)
         await self._fence(me, ctx)
         sent: c.Sent = await services.post.write(command, _request(params, ctx))
-        if sent.duplicate:
+        if sent.recipients != list(command.recipients):  # it was sent before, and reached whom it reached then
             held = [one for one in whom if one.held_role is not None]
             whom = [*(addressing.recipient(services.engine.state, one, ctx) for one in sent.recipients), *held]
         shown = [wire.Recipient(one.name, one.state, one.since, one.detail) for one in whom]

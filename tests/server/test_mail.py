@@ -456,6 +456,20 @@ def test_the_brief_of_a_successor_is_bounded(office: Office) -> None:
     assert claimed["predecessor"]["reason"] == "released"
 
 
+def test_a_search_is_paged(office: Office) -> None:
+    ids = [send(office.anna, "shop-tester", body=f"needle {number}")["id"] for number in range(5)][::-1]
+    found: list[str] = []
+    params: dict[str, Any] = {"query": "needle", "limit": 2}
+    while True:
+        page = office.bert.call("mail.search", params)
+        found += [one["id"] for one in page["messages"]]
+        if page["before"] is None:
+            break
+        params["before"] = page["before"]
+    assert found == ids
+    assert office.bert.refused("mail.search", {**params, "before": "no cursor"}).code == "PARAMETER_INVALID"
+
+
 # -- retries -----------------------------------------------------------------------------------------------
 
 
@@ -473,6 +487,21 @@ def test_a_retry_never_doubles(office: Office) -> None:
     other = {"to": ["*"], "subject": "s", "body": "other"}
     assert office.anna.refused("mail.send", other, request_id="r1").code == "REQUEST_ID_REUSED"
     assert office.anna.refused("mail.send", {**other, "idempotency_key": "k1"}).code == "KEY_REUSED"
+
+
+def test_a_retry_is_answered_when_its_recipients_are_gone(office: Office) -> None:
+    first = send(office.anna, "*", request_id="r1")
+    keyed = send(office.anna, "*", idempotency_key="k1")
+    office.bert.release()
+    assert office.anna.refused("mail.send", {"to": ["*"], "subject": "s", "body": "b"}).code == "UNKNOWN_IDENTITY"
+    for again in (send(office.anna, "*", request_id="r1"), send(office.anna, "*", idempotency_key="k1")):
+        assert again["id"] in {first["id"], keyed["id"]}
+        assert [(r["name"], r["state"]) for r in again["recipients"]] == [("shop-tester", "vacant")]
+    assert send(office.anna, "*", idempotency_key="k1")["duplicate"] is True
+    assert office.anna.refused("mail.send", {"to": ["*"], "subject": "s", "body": "x"}, request_id="r1").code == (
+        "REQUEST_ID_REUSED"
+    )
+    assert office.bert.claim("shop-tester")["unread"] == 2
 
 
 # -- waiting, subscribers ----------------------------------------------------------------------------------
