@@ -151,13 +151,23 @@ def open_own(path: str, flags: int) -> int:
 
     Links are not followed and pipes not waited for. Raises the OSError of open(2) too.
     """
-    # O_NONBLOCK means nothing to a plain file.
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
-    problem = places.file_problem(path, os.fstat(fd), os.geteuid())
-    if problem is not None:
+    fd = None
+    try:
+        # O_NONBLOCK means nothing to a plain file.
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
+        found = os.fstat(fd)
+    except FileNotFoundError:
+        raise
+    except OSError:  # what can't be opened at all may be a link, a socket, a directory
+        found = os.lstat(path)
+        if places.file_problem(path, found, os.geteuid()) is None:
+            raise
+    problem = places.file_problem(path, found, os.geteuid())
+    if problem is None and fd is not None:
+        return fd
+    if fd is not None:
         os.close(fd)
-        raise PermissionError(problem)
-    return fd
+    raise PermissionError(problem)
 
 
 def _contents(path: str) -> str:
