@@ -61,7 +61,7 @@ def shim(place: Place, **env: str) -> str:
     with ShimProcess({**environment(place.state), **env}, cwd=place.root) as process:
         process.ask(initialize())
         error: dict[str, Any] = process.ask(call())["result"]["structuredContent"]["error"]
-        assert error["code"] == "DAEMON_DOWN"
+        assert error["code"] == "DAEMON_DOWN", error
         return str(error["message"])
 
 

@@ -1,7 +1,8 @@
-"""Another user of the machine: code run in a child that gave root up for a uid that nothing else has."""
+"""Another user of the machine: programs run under a uid that nothing else has."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -15,26 +16,52 @@ from tests.support.daemon import PATIENCE, SOURCES
 
 UID = 61_234
 """No account, no group, no process."""
+WHO: dict[str, Any] = {"user": UID, "group": UID, "extra_groups": [], "cwd": "/"}
+"""Arguments of subprocess that make the child the stranger."""
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user in a child")
 
+PATH = os.pathsep.join([SOURCES, *(path for path in sys.path if path.endswith("site-packages"))])
+"""Where the stranger finds this checkout, and what it needs."""
 
-def python(code: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
+
+@functools.cache
+def interpreter() -> str:
+    """A Python that the stranger may run: this one may lie in the home of root. Skips when there is none."""
+    same = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    for program in (sys.executable, same):
+        try:
+            subprocess.run([program, "-c", ""], **WHO, check=True, timeout=PATIENCE, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return program
+    pytest.skip("no Python that another user may run")
+
+
+def environment(home: Path | None = None, **more: str) -> dict[str, str]:
+    """The stranger's."""
+    return {"PATH": os.defpath, "PYTHONPATH": PATH, **({} if home is None else {"HOME": str(home)}), **more}
+
+
+def python(code: str, *arguments: str) -> Any:
     """Run this as the stranger and return what it printed, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={"PATH": os.defpath, "PYTHONPATH": SOURCES, **(env or {})},
-        cwd="/",
+    done = run("-c", code, *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The interpreter with these arguments, as the stranger."""
+    return subprocess.run(
+        [interpreter(), *arguments],
+        env=env or environment(),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
-        user=UID,
-        group=UID,
-        extra_groups=[],
+        **WHO,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 TRY = """
@@ -47,16 +74,3 @@ def attempt(act):
     return 0
 """
 """The stranger's beginning: `attempt` returns the errno of a failure, 0 when it worked."""
-
-
-def open_up(root: Path) -> None:
-    """Let everybody into a temporary root, and no further."""
-    root.chmod(0o755)
-
-
-def can_run() -> None:
-    """Skip when the stranger can't run this interpreter at all."""
-    try:
-        python("print(1)")
-    except (AssertionError, OSError) as error:
-        pytest.skip(f"another user can't run Python here: {error}")
