@@ -78,7 +78,7 @@ class SocketTransport:
 
     async def receive(self) -> bytes:
         """Some bytes, b"" at the end."""
-        while True:
+        while not self._closed:  # it may have been closed while its session did something else
             # Waiting first is also the checkpoint that keeps a chatty client from starving the others.
             try:
                 await trio.lowlevel.wait_readable(self._sock)
@@ -87,6 +87,7 @@ class SocketTransport:
                 continue
             except (OSError, trio.ClosedResourceError) as error:
                 raise Closed(str(error)) from error
+        raise Closed("closed")
 
     def send(self, data: bytes) -> None:
         """Send now, or keep for later."""
@@ -118,7 +119,7 @@ class SocketTransport:
         while True:
             await self._more.wait()
             self._more = trio.Event()
-            while self._rest:
+            while self._rest and not self._closed:
                 try:
                     await trio.lowlevel.wait_writable(self._sock)
                     sent = self._sock.send(self._rest)
@@ -135,6 +136,7 @@ class SocketTransport:
         """Close; whoever waits is told."""
         if not self._closed:
             self._closed = True
+            self._rest.clear()
             self._empty.set()
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
