@@ -27,7 +27,7 @@ QUEUE_MAX: Final = 8_192
 QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 BATCH_MAX: Final = 512
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
-CHECKPOINT_PAGES: Final = 1_000
+CHECKPOINT_PAGES: Final = 2_000
 """About so many pages in the WAL between checkpoints, 4 MiB."""
 
 
@@ -139,7 +139,7 @@ class Writer:
             size += job.size
         with self._lock:
             self._waiting_bytes -= size
-        self._pages += size // 2048 + 16
+        self._pages += size // 1024 + 16
         return batch
 
     def _carry_out(self, batch: Sequence[Job]) -> list[Outcome]:
