@@ -28,7 +28,7 @@ HINTS_MAX = 4
 class Introduced:
     """A connection after `hello`: what every Caller of it has in common, and the processes it keeps watched.
 
-    client: the name that others see; label: what the process tree says.
+    client: the name that others see; label: what the process tree says; version: of the client, as it says.
     """
 
     client: str
@@ -42,6 +42,7 @@ class Introduced:
     resume: tuple[str, ...] = ()
     agent: str | None = None
     container: str | None = None
+    version: str = ""
 
     def caller(self, meta: Meta, services: Services) -> Caller:
         """The caller of one request. Raises Rejected for a handle or request id out of bounds."""
@@ -121,6 +122,7 @@ def update(who: Introduced, hello: HelloParams) -> None:
     who.resume = tuple(hint for hint in hello.hints.resume if 0 < len(hint) <= HINT_MAX)[:HINTS_MAX]
     who.agent = hello.hints.agent or None
     who.container = hello.hints.container
+    who.version = _clean(hello.client.version)
 
 
 def check_hello(hello: HelloParams) -> None:

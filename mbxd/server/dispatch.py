@@ -36,6 +36,7 @@ from mbxd.server.listing import Rows
 from mbxd.server.mailroom import Mailroom
 from mbxd.server.params import ParamsDecoder
 from mbxd.server.services import Services
+from mbxd.server.skew import Skew, between
 
 log = logging.getLogger("mbxd.dispatch")
 
@@ -89,9 +90,16 @@ class Dispatcher:
             compact = msgspec.json.encode(msgspec.json.decode(request.params))
             return Later(partial(self._with_room, replace(request, params=msgspec.Raw(compact)), who))
         except Rejected as refusal:
-            return Line(failed(request, refusal), self._undurable())
+            return Line(failed(request, self._told(refusal, who)), self._undurable())
         except Exception as error:
-            return Line(failed(request, error))
+            return Line(failed(request, error, self._skew(who)))
+
+    def _skew(self, who: Introduced | None) -> Skew | None:
+        return None if who is None else between(self._services.server.version, who.version)
+
+    def _told(self, refusal: Rejected, who: Introduced | None) -> Rejected:
+        skew = self._skew(who)
+        return refusal if skew is None else skew.told(refusal)
 
     def _answer(self, request: Request, who: Introduced | None) -> Answer:
         method = METHODS.get(request.method)
@@ -197,7 +205,7 @@ class Dispatcher:
             answer = self._run(METHODS[call.method], call.params, ctx, who)
         except Rejected as refusal:
             _let_stopping_through(refusal)
-            return Now(tools.refusal(refusal, self._unread(ctx)), self._undurable())
+            return Now(tools.refusal(self._told(refusal, who), self._unread(ctx)), self._undurable())
         if isinstance(answer, Later):
             return Later(partial(self._as_tool_later, answer, ctx, toon=call.toon))
         return self._as_tool(answer, ctx, toon=call.toon)
@@ -300,8 +308,8 @@ def holding(services: Services, caller: Caller) -> Identity | None:
     return sessions.holding(services.engine.state, caller)
 
 
-def failed(request: Request, error: Exception) -> bytes:
-    """The failure line of an error. The only place where errors become messages."""
+def failed(request: Request, error: Exception, skew: Skew | None = None) -> bytes:
+    """The failure line of an error. The only place where errors become messages. skew: of the versions, if any."""
     number = request.id if request.id is not msgspec.UNSET else None
     match error:
         case Rejected():
@@ -309,13 +317,13 @@ def failed(request: Request, error: Exception) -> bytes:
             code = RpcError.INVALID_PARAMS if parameter else RpcError.REFUSED
             return wire.failure(number, code, error.message, error.body())
         case _NoMethod():
-            return wire.failure(
-                number, RpcError.METHOD_NOT_FOUND, f"There is no method {naming.shown(request.method)}."
-            )
+            text = f"There is no method {naming.shown(request.method)}."
+            return wire.failure(number, RpcError.METHOD_NOT_FOUND, text, skew.body(text) if skew else None)
         case _NotIntroduced():
             return wire.failure(number, RpcError.NOT_INTRODUCED, "Say hello first.")
         case tools.UnknownTool():
-            return wire.failure(number, RpcError.INVALID_PARAMS, f"Unknown tool: {naming.shown(str(error))}")
+            text = f"Unknown tool: {naming.shown(str(error))}"
+            return wire.failure(number, RpcError.INVALID_PARAMS, text, skew.body(f"{text}.") if skew else None)
         case _:
             log.error("internal error", exc_info=error, extra={"method": request.method[:60]})
             return wire.failure(number, RpcError.INTERNAL, "Internal error; the daemon's log has the details.")
