@@ -25,7 +25,8 @@ standard JSON-RPC error and the connection goes on. Only the daemon's own user i
 Beside `params` a request carries `meta: {request_id, session?, epoch?}`: `request_id` is unique within the client's
 `instance`, a repeat gets the first result; `session` is the conversation's handle; an act under an older `epoch` is refused.
 
-A refusal is error -32000 (-32602 for a parameter) whose `data` is `{code, message, hint, retryable, data?}`. Times are ISO 8601 UTC.
+A refusal is error -32000 (-32602 for a parameter) whose `data` is `{code, message, hint, retryable, data?}`; so is an unknown method or
+tool when the client is of another version than the daemon (`VERSION_SKEW`: the hint says what to run). Times are ISO 8601 UTC.
 In params, `null`, `""` and `false` count as an absent optional member.
 """
 
