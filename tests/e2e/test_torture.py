@@ -44,7 +44,7 @@ def test_a_minute_of_a_plan(builds: tuple[Path, Path], seed: int) -> None:
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: int) -> None:
     """Every process of it has a place below this directory in its environment or command line."""
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-u", "-m", "tests.torture", "--seconds", "60", "--steps", "30"]
+    command = [sys.executable, "-u", "-m", "tests.torture", "--seconds", "60", "--steps", "6"]
     harness = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE)
     try:
         assert harness.stdout is not None

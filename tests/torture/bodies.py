@@ -75,7 +75,8 @@ class Body:
         """No second shim: it would be of another session."""
         self.shims: list[Shim] = []
         self.pids = {self.host.pid}
-        handles = [""] if agent.talks == 1 else [f"c{number}" for number in range(agent.talks)]
+        stem = name.partition(".")[0] if agent.resumes else name
+        handles = [""] if agent.talks == 1 else [f"{stem}-{number}" for number in range(agent.talks)]
         self.talks = [Talk(f"{name}/{handle}" if handle else name, handle) for handle in handles]
         self._forest = forest
         self._daemons = daemons

@@ -26,7 +26,8 @@ class Row:
 class Op:
     """One request of a session through a shim. lost: when its answer was given up.
 
-    name: what it was about. epoch: granted by it or, for a stale act, sent with it. released: the name let go.
+    handle: of its conversation, by which a later process may resume it. name: what it was about.
+    epoch: granted by it or, for a stale act, sent with it. released: the name let go.
     you: (name, epoch) that a list shows. holder: the session that a refusal names. to, token, id: of a message.
     tokens: of the messages that it acked or shows. listed: what a list had just said of this claim ("" for
     claimable); calm: nothing else went on meanwhile. same: whether a repeat got the first answer. body: the answer.
@@ -40,6 +41,7 @@ class Op:
     name: str = ""
     done: float = inf
     lost: float = inf
+    handle: str = ""
     ok: bool = False
     code: str = ""
     epoch: int = 0

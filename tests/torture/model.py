@@ -17,8 +17,10 @@ from tests.torture.mailmodel import judge_mail
 
 SETTLE = 3.0
 """Seconds after which a death has surely been seen, and a request that was given up has no effect any more."""
-GRANTS = ("claim", "register")
-ATTACHES = ("claim", "register", "send", "ack")
+GRANTS = ("claim", "register", "resume")
+NEEDS = ("inbox", "read", "send", "ack", "stale")
+"""Acts for which a session takes back by itself what it, or the conversation that it resumes, held last."""
+ATTACHES = (*GRANTS, "send", "ack")
 """Acts: the shim of one that succeeds is logged as one of the session."""
 EXCUSED = {"DISK_FULL", "STOPPING", "DAEMON_DOWN", "MAIL_UNAVAILABLE", "BUSY"}
 """Refusals that say nothing about who holds what; nothing happened."""
@@ -76,9 +78,17 @@ class Book:
 
     def _grants(self) -> Iterator[Hold]:
         first: dict[tuple[str, str, int], Hold] = {}
+        held: dict[str, dict[str, str]] = defaultdict(dict)
+        """The names that each conversation may have held: (name, newest session)."""
         for op in self.history.ops:
-            if op.what not in GRANTS or (op.answered and not op.ok):
+            unnamed = op.what == "resume" and not op.answered
+            for name, session in held[op.handle or op.session].items():
+                # Only another process takes the name back by itself: this one let it go or lost it.
+                if unnamed or (op.what in NEEDS and session != op.session):
+                    yield Hold(op.session, op.host, op.shim, name, 0, op.sent, inf)
+            if op.what not in GRANTS or not op.name or (op.answered and not op.ok):
                 continue
+            held[op.handle or op.session][op.name] = op.session
             hold = Hold(op.session, op.host, op.shim, op.name, op.epoch, op.sent, op.done)
             known = first.setdefault((op.session, op.name, op.epoch), hold) if op.answered else hold
             if known is hold:
@@ -221,6 +231,9 @@ def _refusals(book: Book) -> Iterator[str]:
             case "NAME_TAKEN":
                 if all(hold.sent > op.done for hold in book.by_name[op.name]):
                     yield f"{op.name} was taken by nobody"
+            case "NAME_REQUIRED":
+                if held is not None:
+                    yield f"{op.session} holds {held.name} and was asked for a name"
             case "NOT_ALLOWED":
                 if op.host not in book.killed and op.shim not in book.shim_died:
                     yield f"{op.session} lives and was told that it has ended"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count as numbers
 
 NAMES = ("shop-a", "shop-b", "shop-c", "shop-d", "shop-e", "shop-f")
 CAST = 6
@@ -21,6 +21,7 @@ STAYING = ("sh", "npx", "uvx", "timeout")
 ACTS = {
     "claim": 26,
     "register": 5,
+    "resume": 6,  # claim without a name
     "release": 7,
     "send": 28,
     "ack": 14,
@@ -30,6 +31,7 @@ ACTS = {
     "agree": 8,  # list, and claim what it shows
     "repeat": 7,  # the last answered request, once more
     "stale": 4,  # an act under an older epoch
+    "burst": 16,  # everybody at once
 }
 FAULTS = {
     "free": 1,
@@ -59,13 +61,15 @@ WEIGHTS = {**ACTS, **FAULTS}
 class Agent:
     """One of the cast. real: its shim is mbx-mcp, else a process whose connection the harness speaks on.
 
-    talks: conversations of its process; handle_key: the `_meta` value that tells them apart.
+    talks: conversations of its process; handle_key: the `_meta` value that tells them apart. resumes: its next life
+    goes on with the same conversations.
     """
 
     shape: str
     real: bool
     talks: int
     handle_key: str
+    resumes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,17 @@ class Step:
     pick: int
     wait: bool
 
+    def burst(self, talks: list[int]) -> Iterator[Step]:
+        """An act of everybody, none of which is waited for. talks: how many conversations each of the cast has."""
+        rng = random.Random(f"burst {self.pick}")
+        for who, count in enumerate(talks):
+            for talk in range(count):
+                what = rng.choice(("claim", "claim", "send", "send", "ack", "inbox", "list", "release"))
+                name = self.name if rng.random() < 0.5 else rng.choice(NAMES)
+                yield replace(self, what=what, who=who, talk=talk, name=name, pick=rng.randrange(1000), wait=False)
+
     def __str__(self) -> str:
-        actor = "" if self.what.startswith(("daemon", "disk", "clock")) else f" agent {self.who}.{self.talk}"
+        actor = "" if self.what.startswith(("daemon", "disk", "clock", "burst")) else f" agent {self.who}.{self.talk}"
         named = f" {self.name}" if self.what in {"claim", "register", "send", "agree", "free"} else ""
         return f"{self.at:4} {self.what}{actor}{named} ({self.pick}{'' if self.wait else ', unwaited'})"
 
@@ -96,7 +109,7 @@ def cast(seed: int) -> list[Agent]:
     for number in range(CAST):
         talks = rng.choice((1, 1, 2))
         shape = rng.choice(SHAPES)
-        agents.append(Agent(shape, number % 2 == 0, talks, rng.choice(("threadId", "mbx/session"))))
+        agents.append(Agent(shape, number % 2 == 0, talks, rng.choice(("threadId", "mbx/session")), rng.random() < 0.5))
     return agents
 
 
@@ -104,7 +117,7 @@ def steps(seed: int) -> Iterator[Step]:
     """The plan without an end: the first n steps are the same however many are asked for."""
     rng = random.Random(f"steps {seed}")
     kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
-    for at in count():
+    for at in numbers():
         [what] = rng.choices(kinds, weights)
         step = Step(
             at,

@@ -20,10 +20,15 @@ def refused_for(error: dict[str, Any]) -> tuple[int, str] | None:
     return holder_of((error.get("data") or {}).get("holder"))
 
 
+def name_in(error: dict[str, Any]) -> str:
+    """The name that a refusal is about."""
+    return (error.get("data") or {}).get("name") or ""
+
+
 def fill(op: Op, body: dict[str, Any], holder: Holder, names: Collection[str]) -> bool:
     """Put a result into its operation; whether an act changed something."""
     match op.what:
-        case "claim" | "register":
+        case "claim" | "register" | "resume":
             op.epoch, op.name = body["epoch"], body["identity"]["address"]
         case "release":
             op.released = body["released"] or ""

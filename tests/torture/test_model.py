@@ -66,6 +66,12 @@ EXPLAINED: dict[str, tuple[Op | Fault, ...]] = {
     "two claims at once": (claim("a", 1, 0, 5), claim("b", 0, 1, 4, code="IDENTITY_IN_USE", holder="a")),
     "a list": (HELD, op("a", "list", 2, 3, you=("shop", 1), rows=(row("a", claimable=True),))),
     "a list during a claim": (op("b", "list", 0, 2, rows=(row("a"),)), claim("a", 1, 1, 3)),
+    "a conversation that goes on in another process": (
+        claim("a", 1, 0, 1, handle="talk"),
+        Fault("host", "a", 2),
+        op("b", "inbox", 3, 4, handle="talk"),
+        op("b", "list", 5, 6, you=("shop", 2), rows=(row("b", claimable=True),)),
+    ),
     "mail": (HELD, send("b", "t1", 2, 3), op("a", "inbox", 4, 5, tokens=("t1",))),
     "mail that was acked": (HELD, send("b", "t1", 2, 3), op("a", "ack", 4, 5, tokens=("t1",)), op("a", "inbox", 6, 7)),
     "an ack without an answer happened": (
@@ -121,6 +127,15 @@ FAULTY: dict[str, tuple[str, tuple[Op | Fault, ...]]] = {
     "a holder from nowhere": (
         "who can't hold it",
         (HELD, op("a", "release", 2, 3, released="shop"), op("b", "list", 4, 5, rows=(row("a"),))),
+    ),
+    "a name that nobody asked for": (
+        "can't hold",
+        (
+            HELD,
+            op("a", "release", 2, 3, released="shop"),
+            op("a", "inbox", 4, 5),
+            op("a", "list", 6, 7, you=("shop", 2)),
+        ),
     ),
     "a dead holder for ever": (
         "who can't hold it",

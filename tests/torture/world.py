@@ -109,6 +109,9 @@ class World:
     def _do_claim(self, step: Step) -> None:
         self._plain(step, "claim", "identity.claim", {"name": step.name}, name=step.name)
 
+    def _do_resume(self, step: Step) -> None:
+        self._plain(step, "resume", "identity.claim", {})
+
     def _do_register(self, step: Step) -> None:
         self._plain(step, "register", "identity.register", {"name": step.name, "role": "crew"}, name=step.name)
 
@@ -129,7 +132,7 @@ class World:
     def _do_ack(self, step: Step) -> None:
         talk = self._talk(step)
         if talk is not None and not talk.mail:
-            self._act(talk, "inbox", "mail.inbox", {"limit": PAGE})
+            self._act(talk, "inbox", "mail.inbox", {"limit": PAGE}, wait=step.wait)
         if talk is not None and talk.mail:
             tokens = list(talk.mail)[step.pick % len(talk.mail) :][: 1 + step.pick % 3]
             self._plain(step, "ack", "mail.ack", {"ids": [talk.mail[t] for t in tokens]}, tokens=tuple(tokens))
@@ -166,6 +169,10 @@ class World:
         quiet = time.monotonic() - newest > SETTLE + GRACE
         said: dict[str, Any] = {"listed": shown.error, "calm": alone and (shown.claimable or quiet)}
         self._act(talk, "claim", "identity.claim", {"name": step.name}, name=step.name, **said)
+
+    def _do_burst(self, step: Step) -> None:
+        for one in step.burst([len(body.talks) for body in self.bodies]):
+            getattr(self, "_do_" + one.what)(one)
 
     def _do_repeat(self, step: Step) -> None:
         """The newest act once more, under its request id (or the key of the message)."""
@@ -343,7 +350,7 @@ class World:
             self._up()
         self._counter += 1
         call = repeats or Call(method, params, talk.handle, f"r{self._counter}", self._stale_epoch(what, said))
-        op = Op(talk.session, body.id, shim.id, what, time.monotonic(), **said)
+        op = Op(talk.session, body.id, shim.id, what, time.monotonic(), handle=talk.handle, **said)
         if what == "send":
             op.name = talk.name
         talk.op, talk.call, talk.shim, talk.again = op, call, shim, pick % 3 != 0
@@ -439,11 +446,12 @@ class World:
         op.ok, op.code = not answer.code, answer.code
         op.body = answer.body
         if not op.ok:
+            op.name = op.name or reading.name_in(answer.body)
             op.holder = self._holder(reading.refused_for(answer.body))
             return
         changed = reading.fill(op, answer.body, self._holder, plan.NAMES)
         match op.what:
-            case "claim" | "register":
+            case "claim" | "register" | "resume":
                 changed = (talk.name, talk.epoch) != (op.name, op.epoch)
                 talk.name, talk.epoch = op.name, op.epoch
             case "release":
