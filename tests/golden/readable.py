@@ -1,4 +1,4 @@
-"""What stored data means, as JSON for people: the registry, a mail file, an archive.
+"""What stored data means, as JSON for people: the registry, a mail file, an archive; and the socket's schemas.
 
 Written beside the golden files when a format is released, and compared with what every later build reads.
 """
@@ -10,6 +10,10 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import astuple, fields
 
+from mbx_wire.envelope import Meta
+from mbx_wire.methods import METHODS
+from mbx_wire.schema import struct_schema
+from mbx_wire.tools import TOOLS
 from mbxd.core.state import State
 from mbxd.mail.commands import OWNER
 from mbxd.mail.store import MailStore
@@ -78,6 +82,40 @@ def archive(repo: GitRepo, contents: dict[str, bytes]) -> dict[str, Any]:
         "commits": [plain(list(commit)) for commit in repo.log(None, None)],
         "files": {path: data.decode().splitlines() for path, data in sorted(contents.items())},
     }
+
+
+def wire() -> dict[str, Any]:
+    """What clients send and read: params and results of methods, arguments of tools, each as `members`."""
+    params = {name: members(struct_schema(method.params)) for name, method in METHODS.items()}
+    return {
+        "params": params | {"meta": members(struct_schema(Meta))},
+        "results": {name: members(struct_schema(method.result)) for name, method in METHODS.items()},
+        "tools": {name: members(struct_schema(tool.params)) for name, tool in TOOLS.items()},
+    }
+
+
+def members(schema: dict[str, Any], at: str = "") -> dict[str, str]:
+    """Every member of an object schema by its path: its types and words with `|` between, `?` when it may be absent."""
+    found: dict[str, str] = {}
+    for option in schema.get("anyOf", [schema]):
+        for name, prop in option.get("properties", {}).items():
+            absent = "" if name in option.get("required", ()) else "?"
+            found[f"{at}{name}"] = "|".join(sorted(_kinds(prop))) + absent
+            found |= members(prop, f"{at}{name}.")
+        if "items" in option:
+            found |= members(option["items"], f"{at[:-1]}[].")
+    return found
+
+
+def _kinds(schema: dict[str, Any]) -> set[str]:
+    if "anyOf" in schema:
+        return {kind for option in schema["anyOf"] for kind in _kinds(option)}
+    if "enum" in schema:
+        return {f"'{word}'" for word in schema["enum"]}
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return {f"[{one}]" for one in _kinds(schema.get("items", {}))}
+    return {kind}
 
 
 def same(now: Any, then: Any) -> bool:
