@@ -88,6 +88,11 @@ EXPLAINED: dict[str, tuple[Op | Fault, ...]] = {
     ),
     "a send without an answer happened": (HELD, send("b", "t1", 2), op("a", "inbox", 6, 7, tokens=("t1",))),
     "a send without an answer did not happen": (HELD, send("b", "t1", 2), op("a", "inbox", 6, 7)),
+    "a send without an answer, repeated when others had sent": (
+        send("b", "t1", 2, id="1", lost=3),
+        send("c", "t2", 4, 5, id="2"),
+        send("b", "t1", 6, 7, id="1"),
+    ),
     "an act under an older epoch is refused": (
         HELD,
         op("a", "release", 2, 3, released="shop"),

@@ -63,7 +63,11 @@ class World:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:  # who is impatient waits until nothing is left
+            self._stack.__exit__(kind, error, trace)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
     # -- the plan --------------------------------------------------------------------------------------------
 
