@@ -196,7 +196,9 @@ class Engine:
             self._waiting.insert(place, (seq, tell))
 
     async def wait_durable(self, seq: int = 0) -> None:
-        """Wait until `seq` (default: everything staged so far) is durable."""
+        """Wait until `seq` (default: everything staged so far) is durable; no checkpoint when it is."""
+        if (seq or self.staged_seq) <= self.durable_seq:
+            return
         told = trio.Event()
         self.when_durable(seq or self.staged_seq, told.set)
         await told.wait()
