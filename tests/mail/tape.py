@@ -133,6 +133,9 @@ def _play(disk: MemVfs, files: dict[str, MemFile], call: Call) -> None:
             file.sync_data()
 
 
+_IN_USE: list[_Recorder] = []
+
+
 class _Recorder:
     """Stands between SQLite and its default VFS. Callbacks come from any thread, one at a time (the GIL)."""
 
@@ -159,10 +162,12 @@ class _Recorder:
         self._set_system_call(directory)
 
     def stop(self) -> None:
-        assert not self._paths, f"still open: {self._paths}"
         self._vfs.xOpen = ctypes.cast(self._open, _POINTER).value
         self._vfs.xDelete = ctypes.cast(self._delete, _POINTER).value
         self._set_system_call(ctypes.cast(self._open_directory, _POINTER).value)
+        if self._paths:
+            _IN_USE.append(self)  # SQLite will call it again when it closes them
+            raise AssertionError(f"still open: {sorted(self._paths.values())}")
 
     def _system_call(self, name: bytes) -> int:
         found: int = _GET_SYSTEM_CALL(self._vfs.xGetSystemCall)(ctypes.addressof(self._vfs), name)
