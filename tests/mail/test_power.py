@@ -156,11 +156,11 @@ def opens(cuts: Cuts, image: dict[str, bytes], at: str, there: Sequence[str] = (
 
 
 def everywhere(tape: Tape) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """What is left of every moment by disks of several tempers, and by a kill alone."""
+    """What is left of every moment by a disk of changing temper, and by a kill alone."""
     for at, disk in enumerate(tape.disks()):
         call = tape.calls[at - 1][:2] if at else "nothing"
-        for mode in ("nothing", "torn", "blocks"):
-            yield f"{mode} behind {call}", disk.after_power_cut(at, mode).image(tape.directory)
+        mode = ("nothing", "torn", "blocks")[at % 3]
+        yield f"{mode} behind {call}", disk.after_power_cut(at, mode).image(tape.directory)
         yield f"killed behind {call}", disk.after_kill().image(tape.directory)
 
 
