@@ -82,6 +82,17 @@ class Connection:
         """Send without waiting for replies: `next_line` has them."""
         self._socket.sendall(lines)
 
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
+    def receive(self) -> bytes:
+        """What has come; ConnectionError at the end."""
+        data = self._socket.recv(262_144)
+        if not data:
+            raise ConnectionError("the daemon closed the connection")
+        return data
+
     def next_line(self) -> bytes:
         """The next notification, after a subscription, or the next reply after `send`."""
         while b"\n" not in self._rest:
