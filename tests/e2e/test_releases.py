@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from mbxd.mail import schema
 from tests.golden.test_released import NAMES, RELEASES, unpacked, unpacked_archive
-from tests.support.daemon import DaemonProcess, Place, image, wait_until
+from tests.support.daemon import DaemonProcess, Place, environment, image, wait_until
 from tests.support.trees import Forest
 
 KEPT = ("registry/", "mail.db", "archive/")
@@ -88,6 +90,20 @@ def test_a_newer_registry_leaves_everything_as_it_is(place: Place, what: str) ->
     said = refused.wait_ready(must=False)
     assert refused.process.wait(30) == 1
     assert re.search(r"version 2.*up to 1.*Nothing was changed.*newer", said), said
+    assert stored(place) == before
+
+
+@pytest.mark.parametrize("verb", ["dump", "verify", "repair"])
+def test_nor_do_the_tools_change_a_newer_registry(place: Place, verb: str) -> None:
+    lay_out(RELEASES[0], place)
+    of_a_newer_format(max((place.state / "registry").glob("*.wal")))
+    before = stored(place)
+    command = [sys.executable, "-m", "mbxd", "log", verb]
+    done = subprocess.run(
+        command, env=environment(place.state), capture_output=True, text=True, timeout=60, check=False, cwd="/"
+    )
+    assert done.returncode != 0
+    assert re.search(r"version 2.*up to 1.*Nothing was changed.*newer", done.stderr), done
     assert stored(place) == before
 
 
