@@ -24,7 +24,6 @@ PROGRAMS = frozenset(
 _MODEL = re.compile(
     r"(gpt|o[1-9]|claude|opus|sonnet|haiku|gemini|grok|llama|mistral|qwen|deepseek|kimi|glm)[-_. ]?[0-9].*"
 )
-_TOKEN = re.compile(re.escape(tokens.PREFIX) + "[A-Za-z0-9_-]{43}")
 _AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _EMAIL = re.compile(r"[^@\s/]+@[^@\s/]+")
 _NOT_ADDRESS = re.compile(r"[^a-z0-9]+")
@@ -94,7 +93,7 @@ def check_name(name: str, program: str, model: str, *, strict: bool) -> str:
 
 def _refuse_kinds(name: str, program: str, model: str) -> None:
     lower = name.lower().strip()
-    if _TOKEN.fullmatch(name.strip()):  # it would be kept and shown to everybody: not even the refusal repeats it
+    if tokens.inside(name):  # it would be kept and shown to everybody: not even the refusal repeats it
         raise _invalid("This is a registration token, not a name: it belongs into `registration_token`.")
     if lower in BROADCAST or lower in naming.RESERVED:
         raise _invalid(f"{naming.shown(name)} is a word for everybody, not a name.")

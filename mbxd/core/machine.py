@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from mbx_wire import admin as wire_admin
 from mbx_wire import agent as wire_agent
 from mbx_wire import identity as wire_identity
 from mbx_wire.errors import Code
-from mbxd.core import admin, agents, binding, identity, internal, projects
+from mbxd.core import admin, agents, binding, identity, internal, projects, tokens
 from mbxd.core import events as ev
 from mbxd.core.context import Context
 from mbxd.core.evolve import evolve, replay
@@ -57,6 +59,8 @@ IDENTITIES_MAX = 250_000
 PROJECTS_MAX = 100_000
 """The same for projects."""
 
+_NO_TEXTS = frozenset({"registration_token", "name", "name_hint", "agent_name", "to"})
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -65,6 +69,7 @@ def decide(state: State, command: str, params: msgspec.Struct, ctx: Context) -> 
 
     Raises Rejected; then nothing happened and nothing is kept, so a repeat is decided anew.
     """
+    _refuse_tokens(params)
     caller = ctx.caller
     rule = RULES[command][1]
     if not caller.request_id or not caller.instance:
@@ -86,6 +91,18 @@ def decide(state: State, command: str, params: msgspec.Struct, ctx: Context) -> 
     mark = digest(command, params, caller.handle)
     decision.events.append(ev.Replied(caller.instance, caller.request_id, mark, result))
     return Decision(decision.events, msgspec.Raw(result))
+
+
+def _refuse_tokens(params: msgspec.Struct) -> None:
+    """Refuse a token in a text: texts are kept for good, and shown to everybody. Names have a rule of their own."""
+    for name in params.__struct_fields__:
+        value = getattr(params, name)
+        if isinstance(value, str) and tokens.inside(value) and name not in _NO_TEXTS:
+            raise Rejected(
+                Code.PARAMETER_INVALID,
+                f"`{name}` has a registration token in it, which others would see.",
+                "Leave it out: a token belongs into `registration_token` alone.",
+            )
 
 
 def _with_room(state: State, decision: Decision) -> Decision:
@@ -112,11 +129,13 @@ def digest(command: str, params: msgspec.Struct, handle: str) -> bytes:
     It is in the log, so that a repeat after an upgrade is known: params at their defaults are left out, since a
     newer build may have more of them.
     """
-    names, defaults = params.__struct_fields__, params.__struct_defaults__
-    required = len(names) - len(defaults)
-    given = {name: getattr(params, name) for name in names[:required]}
-    for name, default in zip(names[required:], defaults, strict=True):
-        value = getattr(params, name)
-        if value != default:
-            given[name] = value
+    defaults = _defaults(type(params))
+    given = {name: value for name, value in asdict(params).items() if value is not (d := defaults[name]) and value != d}
     return hashlib.blake2b(_encode((command, given, handle)), digest_size=8).digest()
+
+
+@cache
+def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Field -> default; what has none stands at a value that nothing equals."""
+    names, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    return dict(zip(names, [msgspec.NODEFAULT] * (len(names) - len(defaults)) + list(defaults), strict=True))

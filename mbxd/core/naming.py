@@ -13,6 +13,7 @@ from itertools import islice
 
 from mbx_wire.errors import Code
 from mbx_wire.identity import ADDRESS_PATTERN, DESCRIPTION_MAX, ROLE_PATTERN
+from mbxd.core import tokens
 from mbxd.core.rejected import Rejected
 
 RESERVED = frozenset({"owner", "all", "everyone", "me", "none", "null"})
@@ -97,6 +98,7 @@ def check_unicode(text: str, parameter: str) -> str:
 
 def shown(value: str) -> str:
     """A value quoted for a message: cut, with everything that is not printable ASCII escaped."""
+    value = tokens.hidden(value)
     cut = value if len(value) <= 60 else value[:57] + "..."
     return '"' + cut.encode("ascii", "backslashreplace").decode().translate(_ESCAPES) + '"'
 
@@ -106,7 +108,7 @@ _ESCAPES = {i: f"\\x{i:02x}" for i in (*range(32), 127)}
 
 def suggest(name: str) -> str:
     """A valid address near what was asked for."""
-    slug = _NOT_SLUG.sub("-", name.lower()).strip("-")[:40].strip("-")
+    slug = _NOT_SLUG.sub("-", tokens.hidden(name).lower()).strip("-")[:40].strip("-")
     return slug if is_address(slug) else "shop-backend"
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 
 KEY_BYTES = 32
 PREFIX = "mbx_"
+_TOKEN = re.compile(re.escape(PREFIX) + "[A-Za-z0-9_-]{43}")
 
 
 def mint(key: bytes, identity: int, generation: int) -> str:
@@ -25,3 +27,13 @@ def matches(key: bytes, identity: int, generation: int, token: str) -> bool:
     right = hashlib.sha256(mint(key, identity, generation).encode()).digest()
     sent = hashlib.sha256(token.encode("utf-8", "replace")).digest()
     return hmac.compare_digest(right, sent)
+
+
+def inside(text: str) -> bool:
+    """Whether there is something like a token in a text."""
+    return PREFIX in text and _TOKEN.search(text) is not None
+
+
+def hidden(text: str) -> str:
+    """The text without what looks like a token: it may be one, and the text is going to be shown."""
+    return _TOKEN.sub(f"{PREFIX}...", text) if PREFIX in text else text
