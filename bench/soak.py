@@ -152,16 +152,24 @@ class Report:
         ]
 
 
-def soak(bench: Bench, seconds: float, *, warm: float = WARM_S, identities: int = IDENTITIES) -> Report:
+def soak(
+    bench: Bench,
+    seconds: float,
+    *,
+    warm: float = WARM_S,
+    identities: int = IDENTITIES,
+    quiet: int = PROCESSES,
+    talking: int = SESSIONS - PROCESSES,
+) -> Report:
     """Run the load; RuntimeError when a request is refused or not answered in PATIENCE_S."""
     with directory(bench) as state:
-        seed.directory(state, identities - SESSIONS)
+        seed.directory(state, identities - quiet - talking)
         with (
             daemon(bench, state=state) as running,
-            holders(bench, running, PROCESSES),
+            holders(bench, running, quiet),
             contextlib.ExitStack() as connections,
         ):
-            sessions = [Session(running, number) for number in range(SESSIONS - PROCESSES)]
+            sessions = [Session(running, number) for number in range(talking)]
             for session in sessions:
                 connections.enter_context(session.conn)
             _drive(sessions, warm, None)
