@@ -1,6 +1,6 @@
 """Torture: random sequences of what agents, people and machines do, against real processes, judged by a small model.
 
-    python -m tests.torture [--seconds 60] [--seed N [--steps N] [--drop A,B,C]] [--shrink-seconds 120]
+    python -m tests.torture [--seconds 60] [--seed N [--steps N] [--drop 3-8,11]] [--shrink-seconds 120]
 
 Without --seed it goes through one seed after another until the time is over. Exit code: 0 all is well, 1 a failure:
 its seed, what was wrong and the shortest part of its plan that fails too.
@@ -74,7 +74,7 @@ def _tell(seed: int, outcome: Outcome, options: argparse.Namespace, builds: tupl
     shortest = shrink(outcome.steps, fails, time.monotonic() + options.shrink_seconds)
     count = shortest[-1].at + 1
     kept = {step.at for step in shortest}
-    dropped = ",".join(str(at) for at in range(count) if at not in kept)
+    dropped = _spans([at for at in range(count) if at not in kept])
     print(f"shortest part that failed ({len(shortest)} steps):")
     print("\n".join(str(step) for step in shortest))
     if worst is not outcome:
@@ -88,14 +88,27 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to go on with new seeds")
     parser.add_argument("--seed", type=int, help="run this one alone, to its end")
     parser.add_argument("--steps", type=int, default=STEPS, help="length of each plan")
-    parser.add_argument("--drop", type=_numbers, default=[], help="numbers of steps to leave out")
+    parser.add_argument("--drop", type=_numbers, default=[], help="numbers of steps to leave out: 3-8,11")
     parser.add_argument("--shrink-seconds", type=float, default=120.0, help="how long to look for a shorter part")
     parser.add_argument("--sources", default=str(ROOT), help="a checkout whose daemon and shim are run instead")
     return parser.parse_args(arguments)
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",") if number]
+    """The numbers of `1-3,7`."""
+    spans = [span.partition("-") for span in text.split(",") if span]
+    return [number for first, _, last in spans for number in range(int(first), int(last or first) + 1)]
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Rising numbers as `1-3,7`."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    return ",".join(str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:

@@ -234,6 +234,8 @@ def _refusals(book: Book) -> Iterator[str]:
             case "NAME_REQUIRED":
                 if held is not None:
                     yield f"{op.session} holds {held.name} and was asked for a name"
+            case "NOT_YOURS" if op.what == "read":
+                continue  # it asks for what it saw in a mailbox that it may hold no longer
             case "NOT_ALLOWED":
                 if op.host not in book.killed and op.shim not in book.shim_died:
                     yield f"{op.session} lives and was told that it has ended"

@@ -49,7 +49,7 @@ FAULTS = {
     "daemon-stop": 1,
     "daemon-pause": 1,
     "daemon-upgrade": 1,
-    "daemon-fault": 1,
+    "daemon-fault": 2,
     "clock": 2,
     "disk-full": 1,
     "disk-room": 2,

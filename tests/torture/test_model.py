@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.torture import plan
+from tests.torture.__main__ import _numbers, _spans
 from tests.torture.history import Fault, History, Op, Row
 from tests.torture.model import SETTLE, judge
 from tests.torture.running import shrink
@@ -236,3 +237,10 @@ def test_shrinking_finds_what_is_needed(needed: set[int]) -> None:
 def test_shrinking_is_bounded() -> None:
     steps = list(islice(plan.steps(1), 100))
     assert shrink(steps, lambda some: random.random() < 2, -inf) == steps
+
+
+def test_steps_to_drop_are_named_in_short() -> None:
+    numbers = [0, 1, 2, 5, 7, 8]
+    assert _spans(numbers) == "0-2,5,7-8"
+    assert _numbers(_spans(numbers)) == numbers
+    assert _numbers("") == []

@@ -457,6 +457,7 @@ class World:
         match op.what:
             case "claim" | "register" | "resume":
                 changed = (talk.name, talk.epoch) != (op.name, op.epoch)
+                talk.mail = talk.mail if talk.name == op.name else {}
                 talk.name, talk.epoch = op.name, op.epoch
             case "release":
                 talk.name, talk.epoch = "", 0
