@@ -25,8 +25,9 @@ async def backup(services: Services, params: wire.BackupParams, ctx: Context) ->
     try:
         await services.post.read(services.post.store.backup, path)
         size = (await services.run_sync(os.stat, path)).st_size
-    except FileExistsError:
-        raise _path("names something that exists; a backup replaces nothing", "a new name") from None
+    except FileExistsError as error:
+        there = error.filename2 or error.filename  # or its .partial, which a crash in a backup leaves
+        raise _path(f"can't be used: {there} exists, and a backup replaces nothing", "a new name") from None
     except (OSError, UnicodeEncodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise _path(f"can't be written: {why}", "a new file in a directory of yours") from None

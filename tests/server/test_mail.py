@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -592,6 +593,11 @@ def test_backup_check_and_prune(office: Office) -> None:
     assert person.call("mail.backup", {"path": path})["bytes"] > 0
     for bad in (path, "relative.db", str(office.place.root / "no/such/dir.db"), "/a\0b"):
         assert person.refused("mail.backup", {"path": bad}).code == "PARAMETER_INVALID", bad
+    assert f"{path} exists" in str(person.refused("mail.backup", {"path": path}))
+    left = Path(f"{path}.2.partial")
+    left.write_bytes(b"a backup that a crash cut short")
+    assert f"{left} exists" in str(person.refused("mail.backup", {"path": f"{path}.2"}))
+    assert left.read_bytes().startswith(b"a backup")
     assert person.call("mail.prune", {"older_than_s": 0})["messages"] == 0, "unread mail stays"
     office.bert.call("mail.ack", {"ids": [sent["id"]]})
     assert person.call("mail.prune", {"older_than_s": 0, "dry_run": True})["messages"] == 1
