@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [--full] [--json] [--only PATTERN] [--dir DIRECTORY]`: measure and print the table.
+"""`python -m bench [--quick] [--full] [--json] [--write FILE] [--only PATTERN] [--dir DIRECTORY]`: measure and tell.
 
 Owns the order of the figures and the output. Exit code 0 also when a target does not hold: the table says so.
 """
@@ -25,6 +25,8 @@ DISK = "/var/tmp"  # noqa: S108 - on a disk where /tmp is memory; only mkdtemp m
 
 LONG = frozenset({"growth_of_mail"})
 """Figures that need minutes: with --full or by name."""
+
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 Figure = Callable[[Bench], Iterator[Row]]
 
@@ -54,7 +56,7 @@ def figures() -> dict[Figure, tuple[str, ...]]:
         death.kills: ("kill -9",),
         death.false_deaths: ("false deaths",),
         startup.shim: ("shim:",),
-        startup.command: ("mbxctl list",),
+        startup.commands: ("mbxctl",),
         startup.daemon_start: ("start with",),
         scale.resident: ("daemon RSS", "daemon idle"),
         scale.memory: ("bytes an identity",),
@@ -71,6 +73,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer samples: under a minute in all, and noisier")
     parser.add_argument("--full", action="store_true", help="with the ones at a million messages, which take minutes")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of the table")
+    parser.add_argument("--write", metavar="FILE", help="also put the table between the marks of this document")
     parser.add_argument("--only", metavar="PATTERN", help="figures whose name contains this (* and ? as in a shell)")
     parser.add_argument("--dir", default=DISK, help="a directory on the disk to measure (default: %(default)s)")
     options = parser.parse_args()
@@ -94,7 +97,21 @@ def main() -> int:
         print(f"  ({figure.__name__}: {time.perf_counter() - began:.1f} s)", file=sys.stderr)
     if options.json:
         print(json.dumps({"machine": machine(bench), "rows": [row.as_dict() for row in rows]}, indent=1))
+    if options.write:
+        write(options.write, bench, rows)
     return 0
+
+
+def write(path: str, bench: Bench, rows: list[Row]) -> None:
+    """Put the table, and what it was taken on, between the marks of a document."""
+    told = ", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in machine(bench).items())
+    with open(path, encoding="utf-8") as file:
+        before, _, rest = file.read().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        sys.exit(f"{path} has no lines {BEGIN} and {END}: nothing was written")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{before}{BEGIN}\n\n{told}.\n\n{table.markdown(rows)}\n\n{END}{after}")
 
 
 def wanted(pattern: str | None, names: tuple[str, ...]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bench import floors, seed
 from bench.fixture import Bench, daemon, directory, environment, script, start, stop
@@ -60,25 +60,28 @@ def private(pid: int) -> int:
         return sum(int(line.split()[1]) for line in file if line.startswith("Private_"))
 
 
-def command(bench: Bench) -> Iterator[Row]:
-    """`mbxctl list`, its output not to a terminal, against a bare interpreter."""
+def commands(bench: Bench) -> Iterator[Row]:
+    """`mbxctl list` and `mbxctl hook`, their output not to a terminal, against a bare interpreter."""
     with daemon(bench) as running, holders(bench, running, 10):
         register(running, "bench", 10)
         env = environment(running.state)
 
-        def listed() -> None:
-            subprocess.run(
-                [*script("mbxctl.main"), "list", "--all"],
+        def command(*words: str) -> Callable[[], object]:
+            return lambda: subprocess.run(
+                [*script("mbxctl.main"), *words],
                 check=True,
                 env=env,
                 cwd="/",
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
 
-        in_turns(1, 2, timed(listed), floors.bare_python)
-        commands, bare = in_turns(bench.rounds(20), 4, timed(listed), floors.bare_python)
-    yield Row("mbxctl list, cold", p50(commands) * MS, p50(bare) * MS)
+        subjects = (timed(command("list", "--all")), timed(command("hook")), floors.bare_python)
+        in_turns(1, 2, *subjects)
+        lists, hooks, bare = in_turns(bench.rounds(20), 4, *subjects)
+    yield Row("mbxctl list, cold", p50(lists) * MS, p50(bare) * MS)
+    yield Row("mbxctl hook, cold", p50(hooks) * MS, p50(bare) * MS)
 
 
 def daemon_start(bench: Bench) -> Iterator[Row]:
