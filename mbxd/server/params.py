@@ -14,10 +14,12 @@ from msgspec.structs import fields, replace
 
 from mbx_wire import schema
 from mbx_wire.errors import Code
+from mbxd.core import naming
 from mbxd.core.rejected import Rejected
 
 _AT = re.compile(r" - at `\$\.?([^`]*)`")
 _FIELD = re.compile(r"field `([^`]*)`")
+_ENUM = re.compile(r"Invalid enum value '(.*)'( - at `[^`]*`)?", re.DOTALL)
 
 
 class ParamsDecoder:
@@ -84,6 +86,9 @@ class ParamsDecoder:
         return self.convert(value)
 
     def _refusal(self, text: str) -> Rejected:
+        choice = _ENUM.fullmatch(text)
+        if choice is not None:  # the one complaint that repeats what was sent
+            text = f"Invalid enum value {naming.shown(choice.group(1))}{choice.group(2) or ''}"
         found = _FIELD.search(text)
         if "unknown field" in text and found:
             name = found.group(1)
@@ -113,7 +118,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _quoted(name: str) -> str:
-    return "`" + name[:60].encode("ascii", "backslashreplace").decode() + "`"
+    return "`" + naming.shown(name)[1:-1] + "`"
 
 
 def _descriptions(kind: type[msgspec.Struct]) -> dict[str, str]:
