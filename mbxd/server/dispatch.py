@@ -30,6 +30,7 @@ from mbxd.core.rejected import Rejected
 from mbxd.core.state import Identity
 from mbxd.runtime.engine import NoRoom, Outcome
 from mbxd.server import archiving, explain, secrets, tools, wire
+from mbxd.server.brief import briefed
 from mbxd.server.callers import Introduced
 from mbxd.server.limits import ROOM_WAIT_S
 from mbxd.server.listing import Rows
@@ -165,7 +166,7 @@ class Dispatcher:
         return Now(secrets.add(outcome.result, params, services), outcome.seq)
 
     async def _briefed(self, outcome: Outcome, identity: int) -> Now:
-        return Now(await self._mail.briefed(outcome.result, identity), outcome.seq)
+        return Now(await briefed(self._services, outcome.result, identity), outcome.seq)
 
     async def _mail_call(self, method: Method, params: msgspec.Struct, ctx: Context, who: Introduced) -> Now:
         if method.changes and self._services.stopping:
