@@ -21,7 +21,7 @@ from types import FrameType
 from tests.support.daemon import ROOT
 from tests.torture.daemons import make_builds
 from tests.torture.plan import Step
-from tests.torture.running import TRIES, Outcome, part, run, shrink
+from tests.torture.running import Outcome, part, run, shrink
 
 STEPS = 300
 
@@ -64,12 +64,10 @@ def _tell(seed: int, outcome: Outcome, options: argparse.Namespace, builds: tupl
 
     def fails(steps: Sequence[Step]) -> bool:
         nonlocal worst
-        for _ in range(TRIES):
-            again = run(seed, steps, builds)
-            if again.failure:
-                worst = again
-                return True
-        return False
+        again = run(seed, steps, builds)
+        if again.failure:
+            worst = again
+        return bool(again.failure)
 
     shortest = shrink(outcome.steps, fails, time.monotonic() + options.shrink_seconds)
     count = shortest[-1].at + 1

@@ -13,9 +13,6 @@ from tests.torture import plan
 from tests.torture.plan import Step
 from tests.torture.world import Broken, World
 
-TRIES = 2
-"""Runs of a part before it counts as one that does not fail: races don't show each time."""
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

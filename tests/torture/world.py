@@ -35,13 +35,15 @@ class World:
 
     def __init__(self, seed: int, builds: tuple[Path, Path]) -> None:
         self.history = History(GRACE)
-        self._seed = seed
         self._builds = builds
         self._stack = contextlib.ExitStack()
         self._counter = 0
         self._talks: dict[str, Talk] = {}
         self._by_pid: dict[int, Body] = {}
         self._lives = [0] * plan.CAST
+        self._cast = plan.cast(seed)
+        self._bodies: dict[int, Body] = {}
+        """The newest life of each of the cast that had something to do so far."""
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -51,11 +53,8 @@ class World:
             stack.callback(self.daemons.close)
             self._forest = stack.enter_context(Forest())
             self._ground = self._forest.ground()
-            self.bodies: list[Body] = []
             stack.callback(self._close_bodies)
             self.daemons.up()
-            for who, agent in enumerate(plan.cast(self._seed)):
-                self.bodies.append(self._born(who, agent, place.state))
             self._state = place.state
             self._stack = stack.pop_all()
         return self
@@ -80,7 +79,7 @@ class World:
 
     def finish(self) -> None:
         """Let everything come to rest, look at all of it, and stop the daemon in order."""
-        for body in self.bodies:
+        for body in self._bodies.values():
             body.go()
         self.daemons.make_room()
         self._up()
@@ -175,7 +174,7 @@ class World:
         self._act(talk, "claim", "identity.claim", {"name": step.name}, name=step.name, **said)
 
     def _do_burst(self, step: Step) -> None:
-        for one in step.burst([len(body.talks) for body in self.bodies]):
+        for one in step.burst([agent.talks for agent in self._cast]):
             getattr(self, "_do_" + one.what)(one)
 
     def _do_repeat(self, step: Step) -> None:
@@ -223,17 +222,16 @@ class World:
     # -- what happens to processes ---------------------------------------------------------------------------
 
     def _do_start(self, step: Step) -> None:
-        old = self.bodies[step.who]
-        if not old.alive:
-            self.bodies[step.who] = self._born(step.who, old.agent, self._state)
+        if not self._of(step).alive:
+            self._born(step.who)
 
     def _do_kill(self, step: Step) -> None:
-        body = self.bodies[step.who]
+        body = self._of(step)
         if body.alive:
             self._kill(body, ghost=step.name if step.pick % 3 == 0 else "")
 
     def _do_kill_shim(self, step: Step) -> None:
-        body = self.bodies[step.who]
+        body = self._of(step)
         living = body.living()
         if not living or not body.alive:
             return
@@ -249,24 +247,24 @@ class World:
                 self._give_up(talk)
 
     def _do_kill_wrapper(self, step: Step) -> None:
-        body = self.bodies[step.who]
+        body = self._of(step)
         if body.alive and not body.host_stopped and body.kill_between():
             self._by_pid.update(dict.fromkeys(body.pids, body))
 
     def _do_add_shim(self, step: Step) -> None:
-        body = self.bodies[step.who]
+        body = self._of(step)
         if body.able:
             body.add_shim()
 
     def _do_stop(self, step: Step) -> None:
-        if self.bodies[step.who].alive:
-            self.bodies[step.who].stop(shim=step.pick % 2 == 0)
+        if self._of(step).alive:
+            self._of(step).stop(shim=step.pick % 2 == 0)
 
     def _do_go(self, step: Step) -> None:
-        self.bodies[step.who].go()
+        self._of(step).go()
 
     def _do_cut(self, step: Step) -> None:
-        for shim in self.bodies[step.who].living():
+        for shim in self._of(step).living():
             shim.voice.cut()
 
     def _do_wait(self, step: Step) -> None:
@@ -531,12 +529,18 @@ class World:
     # -- pieces ----------------------------------------------------------------------------------------------
 
     def _close_bodies(self) -> None:
-        for body in self.bodies:
+        for body in self._bodies.values():
             body.close()
 
-    def _born(self, who: int, agent: plan.Agent, state: Path) -> Body:
+    def _of(self, step: Step) -> Body:
+        """The agent that a step is about; its first life begins with the first step."""
+        return self._bodies.get(step.who) or self._born(step.who)
+
+    def _born(self, who: int) -> Body:
         self._lives[who] += 1
-        body = Body(self._forest, self._ground, self.daemons, agent, f"{who}.{self._lives[who]}", state)
+        name = f"{who}.{self._lives[who]}"
+        body = Body(self._forest, self._ground, self.daemons, self._cast[who], name, self._state)
+        self._bodies[who] = body
         self._by_pid.update(dict.fromkeys(body.pids, body))
         self._talks.update({talk.session: talk for talk in body.talks})
         return body
@@ -565,7 +569,7 @@ class World:
         self.daemons.up()
         if self.daemons.births == births:
             return
-        for body in self.bodies:
+        for body in self._bodies.values():
             for shim in body.living():
                 if not shim.stopped and isinstance(shim.voice, RawVoice) and shim.voice.used:
                     with contextlib.suppress(Lost):
@@ -573,13 +577,13 @@ class World:
 
     def _body(self, talk: Talk) -> Body:
         name = talk.session.partition("/")[0]
-        return next(body for body in self.bodies if body.id == name)
+        return next(body for body in self._bodies.values() if body.id == name)
 
     def _talk(self, step: Step) -> Talk | None:
         """The conversation that a step is about. Half the time an agent that is gone, or has no shim, starts anew."""
         if step.pick % 2:
             self._do_start(step)
-            if not self.bodies[step.who].living():
+            if not self._of(step).living():
                 self._do_add_shim(step)
-        body = self.bodies[step.who]
+        body = self._of(step)
         return body.talks[step.talk % len(body.talks)] if body.alive else None
