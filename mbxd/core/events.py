@@ -1,7 +1,7 @@
 """Events: what happened, as it stands in the log. Past tense, facts only, never re-decided.
 
-Owns the durable schema. Structs are arrays in MessagePack with an integer tag in front. Fields only grow,
-at the end and with a default; a tag is never reused. Times (`at`) are Unix seconds of the wall clock and
+Owns the durable schema. Structs are arrays in MessagePack with an integer tag in front. Fields only grow, at the end,
+with a default and with a new version of the log's format (docs/wal-format.md, section 8); a tag is never reused. Times (`at`) are Unix seconds of the wall clock and
 are for people: no rule compares them.
 """
 

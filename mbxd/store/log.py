@@ -387,7 +387,8 @@ class Log:
             newest.size,
             batches,
             newest.end,
-            full=bool(found.torn),
+            # What an older program may read must hold nothing that it does not know.
+            full=bool(found.torn) or newest.header.version < fmt.VERSION,
         )
         self._before = newest.header.before
         offset, data = found.last_batch

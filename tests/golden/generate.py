@@ -1,9 +1,9 @@
 """Makes the golden files of a release: `python -m tests.golden.generate NAME`, from the root of the repository.
 
 Writes `tests/golden/NAME/` with `registry/` (segments and snapshots), `mail.db.xz`, `archive.tar.xz`, beside each
-what it means as JSON, and `wire.json`, what the socket takes and gives. What was released is never written again:
-every later build has to read it. A build whose events, tables or methods have grown makes a new folder, with samples of
-what is new added below.
+what it means as JSON, `wire.json`, what the socket takes and gives, and `records.json`, the fields of stored records.
+What was released is never written again: every later build has to read it. A build whose events, tables or methods have
+grown makes a new folder, with samples of what is new added below.
 """
 
 from __future__ import annotations
@@ -194,14 +194,14 @@ def make(folder: Path) -> None:
     for name, maker in pieces.items():
         meaning = json.dumps(maker(folder / name), indent=1, ensure_ascii=False)
         (folder / f"{name.partition('.')[0]}.json").write_text(meaning + "\n")
-    write_wire(folder)
+    write_schemas(folder)
 
 
-def write_wire(folder: Path) -> None:
-    """Raises FileExistsError."""
-    with (folder / "wire.json").open("x") as file:
-        json.dump(readable.wire(), file, indent=1)
-        file.write("\n")
+def write_schemas(folder: Path) -> None:
+    """What the socket takes and gives, and the fields of what is stored. Raises FileExistsError."""
+    for name, schema in (("wire", readable.wire()), ("records", readable.records())):
+        with (folder / f"{name}.json").open("x") as file:
+            file.write(json.dumps(schema, indent=1) + "\n")
 
 
 if __name__ == "__main__":

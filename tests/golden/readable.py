@@ -5,6 +5,8 @@ Written beside the golden files when a format is released, and compared with wha
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from typing import Any, get_args
 
 import msgspec
@@ -14,11 +16,14 @@ from mbx_wire.envelope import Meta
 from mbx_wire.methods import METHODS
 from mbx_wire.schema import struct_schema
 from mbx_wire.tools import TOOLS
+from mbxd.core import events as ev
+from mbxd.core import snapshot
 from mbxd.core.state import State
 from mbxd.mail.commands import OWNER
 from mbxd.mail.store import MailStore
 from mbxd.ports import ProcessId
 from mbxd.runtime.repo import GitRepo
+from mbxd.store import format as fmt
 
 MAILBOXES = (OWNER, 1, 2, 3)
 WORDS = ("hello", "bäckerei", "subject", "everybody", "orphaned")
@@ -82,6 +87,33 @@ def archive(repo: GitRepo, contents: dict[str, bytes]) -> dict[str, Any]:
         "commits": [plain(list(commit)) for commit in repo.log(None, None)],
         "files": {path: data.decode().splitlines() for path, data in sorted(contents.items())},
     }
+
+
+def records() -> dict[str, Any]:
+    """The number of the log's format, and the fields of every record that it or a snapshot holds, in order."""
+    roots: list[Any] = [*get_args(ev.Event), *get_args(snapshot.Chunk)]
+    found: dict[str, list[str]] = {}
+    while roots:
+        kind = roots.pop()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            if kind.__name__ not in found:
+                found[kind.__name__] = list(kind.__struct_fields__)
+                roots += [field.type for field in fields(kind)]
+        else:
+            roots += get_args(kind)
+    return {"format": fmt.VERSION, "records": dict(sorted(found.items()))}
+
+
+def tables(path: str) -> dict[str, Any]:
+    """The number of a mail file's schema, the columns of its tables, and its statements."""
+    with contextlib.closing(sqlite3.connect(path)) as conn:
+        (version,) = conn.execute("PRAGMA user_version").fetchone()
+        found = conn.execute("SELECT name, sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name").fetchall()
+        columns = {
+            name: [column for (column,) in conn.execute("SELECT name FROM pragma_table_info(?)", (name,))]
+            for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        }
+    return {"version": version, "columns": columns, "statements": dict(found)}
 
 
 def wire() -> dict[str, Any]:

@@ -114,6 +114,16 @@ def test_some_release_holds_every_kind_of_event_and_chunk(tmp_path: Path) -> Non
     assert frozen == readable.kinds(snapshot.Chunk)
 
 
+def test_a_record_with_more_fields_has_a_format_of_its_own() -> None:
+    """An older daemon would skip the field and leave it out of its next snapshot. So that it refuses, raise VERSION in
+    mbxd/store/format.py, and make a new folder.
+    """
+    now = readable.records()
+    same = [then for path in RELEASES if (then := meaning(path, "records"))["format"] == now["format"]]
+    for name, then in (same[-1]["records"] if same else {}).items():
+        assert now["records"].get(name) == then, name
+
+
 def test_tokens_and_marks_of_requests_stay_what_they_are() -> None:
     """A worker started before an upgrade has its token; a call that an upgrade cut off is repeated after it."""
     assert tokens.mint(bytes(range(32)), 7, 2) == "mbx_EcQi0xtUUssiCtXwivzwaQOWzckh2i2SyOhd6zdCL7s"
@@ -168,6 +178,19 @@ def test_mail_goes_on(post: tuple[Mail, Any]) -> None:
     assert mail.inbox(2) == [*then["inboxes"]["2"], fresh]
     released = mail.store.call(c.ReleaseHeld(generate.LATER.project, generate.LATER.role, 3))
     assert [released.ids] == [[one["id"] for one in then["letters"] if one["held"]]]
+
+
+@release
+def test_other_tables_have_a_version_of_their_own(release: Path, tmp_path: Path) -> None:
+    """What an upgrade makes has the columns of what is made new; under one number it is the same to the letter."""
+    path, fresh = unpacked(release, tmp_path), str(tmp_path / "fresh.db")
+    then = readable.tables(path)
+    for one in (path, fresh):
+        MailStore.open(one).close()
+    now = readable.tables(fresh)
+    assert readable.tables(path)["columns"] == now["columns"]
+    if then["version"] == now["version"]:
+        assert then == now, "raise VERSION in mbxd/mail/schema.py, and add a step to UPGRADES"
 
 
 def test_some_release_holds_mail_of_every_kind_and_a_row_of_every_table(tmp_path: Path) -> None:

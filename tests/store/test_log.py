@@ -186,6 +186,28 @@ def test_another_segment_size_goes_on_with_the_old_segments() -> None:
     assert fold(open_log(vfs.after_kill(), segment=1024)) == [b"a" * 100, b"b" * 1000]
 
 
+def test_nothing_is_added_to_a_segment_of_an_older_format() -> None:
+    """The older program may still read that segment, and must refuse what is new."""
+    vfs = MemVfs()
+    log = open_log(vfs).log
+    log.append([b"old"])
+    log.close()
+    path = f"{DIRECTORY}/{segment_name(1)}"
+    data = vfs.contents(path)
+    header = fmt.decode_header(data, fmt.SEGMENT_MAGIC, path)._replace(version=fmt.VERSION - 1)
+    vfs.put(path, fmt.encode_header(fmt.SEGMENT_MAGIC, header) + data[fmt.HEADER_SIZE :])
+    before = vfs.contents(path)
+    recovery = open_log(vfs)
+    assert recovery.log.room() == SEGMENT - fmt.HEADER_SIZE
+    recovery.log.append([b"new"])
+    recovery.log.append([b"newer"])
+    recovery.log.close()
+    assert vfs.contents(path) == before
+    later = f"{DIRECTORY}/{segment_name(2)}"
+    assert fmt.decode_header(vfs.contents(later), fmt.SEGMENT_MAGIC, later).version == fmt.VERSION
+    assert fold(open_log(vfs)) == [b"old", b"new", b"newer"]
+
+
 def test_segment_size_has_limits() -> None:
     for size in (10, 1 << 40):
         with pytest.raises(ValueError, match="segment_size"):
