@@ -1,8 +1,8 @@
 """Events: what happened, as it stands in the log. Past tense, facts only, never re-decided.
 
 Owns the durable schema. Structs are arrays in MessagePack with an integer tag in front. Fields only grow, at the end,
-with a default and with a new version of the log's format (docs/wal-format.md, section 8); a tag is never reused. Times (`at`) are Unix seconds of the wall clock and
-are for people: no rule compares them.
+with a default and with a new version of the log's format (docs/wal-format.md, section 8); a tag is never reused.
+Times (`at`) are Unix seconds of the wall clock and are for people: no rule compares them.
 """
 
 from __future__ import annotations
