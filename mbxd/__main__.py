@@ -193,7 +193,7 @@ class _Ready:
     """Tells whoever started the daemon how that went: one line on the descriptor it passed, and on stderr."""
 
     def __init__(self, descriptor: str) -> None:
-        self._fd = int(descriptor) if descriptor.isascii() and descriptor.isdigit() else None
+        self._fd = int(descriptor) if descriptor.isascii() and descriptor.isdigit() and len(descriptor) < 8 else None
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.set_inheritable(self._fd, False)

@@ -345,9 +345,10 @@ def result_of(message: dict[str, Any]) -> Any:
             inner if isinstance(inner, dict) else None,
             retryable=data.get("retryable") is True,
         )
+    number = error.get("code")
     code = {
         RpcError.INVALID_PARAMS: Code.PARAMETER_INVALID,
         RpcError.BUSY: Code.BUSY,
         RpcError.VERSION_SKEW: Code.VERSION_SKEW,
-    }.get(error.get("code", 0), "INTERNAL")
+    }.get(number if isinstance(number, int) else 0, "INTERNAL")
     raise ClientError(code, text, "run: mbxctl doctor" if code == "INTERNAL" else "")

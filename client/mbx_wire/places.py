@@ -226,7 +226,8 @@ def roots(uid_map: str, overflow: str) -> frozenset[int]:
     everybody = uid_map.split() == ["0", "0", "4294967295"]
     if everybody or not uid_map:
         return frozenset({0})
-    return frozenset({0, int(overflow) if overflow.strip().isdecimal() else 65534})
+    number = overflow.strip()
+    return frozenset({0, int(number) if number.isascii() and number.isdigit() and len(number) < 11 else 65534})
 
 
 def _home(env: Mapping[str, str], account_home: str) -> str:

@@ -8,6 +8,7 @@ a starting daemon would find it held. Never takes a pid from a socket's peer.
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
@@ -15,6 +16,10 @@ import time
 
 from mbx_client import paths
 from mbx_wire import places
+
+_OWNER = re.compile(rb"([0-9]{1,10}) ([0-9]{1,20})\s*")
+_PID_MAX = 2**31 - 1
+"""pid_t is an int: a larger number is no process, and no call of the system takes it."""
 
 
 class LockHolder:
@@ -77,12 +82,12 @@ def named_process(where: paths.Places) -> tuple[int, int] | None:
     """(pid, start ticks) as the lock file has them, or None."""
     try:
         descriptor = paths.open_own(where.file(places.LOCK_NAME), os.O_RDONLY)
-        with open(descriptor, encoding="ascii", errors="replace") as file:
-            words = file.read(200).split()
-        pid, ticks = int(words[0]), int(words[1])
-    except (OSError, ValueError, IndexError):
+        with open(descriptor, "rb") as file:
+            found = _OWNER.fullmatch(file.read(200))
+    except OSError:
         return None
-    return (pid, ticks) if pid > 1 else None
+    pid = int(found[1]) if found else 0
+    return (pid, int(found[2])) if found and 1 < pid <= _PID_MAX else None
 
 
 def start_ticks(pid: int) -> int:

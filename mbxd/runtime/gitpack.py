@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from mbxd.ports import NewCommit
+from mbxd.ports import NewCommit, RepoFailed
 
 COMMITTER = "mbxd"
 COMMITTER_EMAIL = "mbxd@localhost"
@@ -179,8 +179,10 @@ def _parse(data: bytes) -> dict[bytes, tuple[bytes, bytes]]:
     entries = {}
     at = 0
     while at < len(data):
-        space = data.index(b" ", at)
-        end = data.index(b"\0", space)
+        space = data.find(b" ", at)
+        end = data.find(b"\0", space)
+        if space < 0 or end < 0 or end + 21 > len(data):
+            raise RepoFailed("a directory in the archive is damaged: mbxctl archive rebuild remakes it")
         entries[data[space + 1 : end]] = (data[at:space], data[end + 1 : end + 21])
         at = end + 21
     return entries

@@ -391,7 +391,10 @@ def _meaning(verb: str, code: int, said: str, *, timed_out: bool) -> RepoFailed:
 
 
 def _past(line: str) -> PastCommit:
-    hexsha, email, seq, compared, at, summary = line.split("\x1f", 5)
-    ours = email == COMMITTER_EMAIL
-    number = int(seq) if ours and seq.isascii() and seq.isdigit() else None
-    return PastCommit(hexsha, number, bool(compared), summary, float(at or 0))
+    try:
+        hexsha, email, seq, compared, at, summary = line.split("\x1f", 5)
+        ours = email == COMMITTER_EMAIL
+        number = int(seq) if ours and seq.isascii() and seq.isdigit() else None
+        return PastCommit(hexsha, number, bool(compared), summary, float(at or 0))
+    except ValueError:
+        raise RepoFailed(f"git tells of a commit in words that can't be read: {line[:80]!r}") from None

@@ -39,20 +39,25 @@ class Notifier:
 def _watchdog(environment: MutableMapping[str, str]) -> float | None:
     """Seconds within which the manager wants to hear from us, None when it doesn't."""
     usec, pid = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
-    if not usec.isascii() or not usec.isdigit() or int(usec) == 0 or (pid and pid != str(os.getpid())):
+    if _number(usec) == 0 or (pid and pid != str(os.getpid())):
         return None
-    return int(usec) / 1_000_000
+    return _number(usec) / 1_000_000
 
 
 def listen_socket(environment: MutableMapping[str, str]) -> socket.socket | None:
     """The listening socket that the manager passed, or None. It is the manager's: never unlinked, never chmoded."""
     pid, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)
-    if pid != str(os.getpid()) or not count.isascii() or not count.isdigit() or int(count) < 1:
+    if pid != str(os.getpid()) or _number(count) < 1:
         return None
-    for fd in range(LISTEN_FDS_START, LISTEN_FDS_START + int(count)):
+    for fd in range(LISTEN_FDS_START, LISTEN_FDS_START + _number(count)):
         os.set_inheritable(fd, False)
     sock = socket.socket(fileno=LISTEN_FDS_START)
     if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
         raise OSError("the socket passed by the service manager is not a Unix stream socket: check mbxd.socket")
     return sock
+
+
+def _number(text: str) -> int:
+    """A number of the manager's; 0 for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

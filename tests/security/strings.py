@@ -116,7 +116,7 @@ def schema_of(method: str) -> dict[str, Any]:
 
 @functools.cache
 def all_slots() -> tuple[Slot, ...]:
-    """Every string parameter; not of `stop`, which ends the daemon, and `mail.backup`, which writes where it is told."""
+    """Every string parameter; not of `stop`, which ends the daemon, nor of `mail.backup`, which writes anywhere."""
     names = [*METHODS, *(f"tool:{name}" for name in TOOLS)]
     leave_out = {"stop", "mail.backup"}
     return tuple(Slot(name, path) for name in names if name not in leave_out for path in slots(schema_of(name)))
