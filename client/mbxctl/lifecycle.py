@@ -92,7 +92,7 @@ def run_start(out: Output) -> int:
         before = link.frozen("status")  # once more, and with its own words
     started = before is None
     if before is None:
-        _start(where)
+        _start(out, where)
     return _tell_running(
         out, before or link.frozen("status"), {"started": started}, "started" if started else "runs already:"
     )
@@ -131,7 +131,7 @@ def run_restart(out: Output) -> int:
     else:
         old = _end(where, before)
         launch.clear_marks(where)
-        _start(where)
+        _start(out, where)
     status = link.frozen("status")
     return _tell_running(out, status, {"restarted": True, "old_pid": old}, "restarted" if old else "started")
 
@@ -169,10 +169,17 @@ def _mark(where: paths.Places, *, exists: bool) -> str | None:
     return None
 
 
-def _start(where: paths.Places) -> None:
-    if service.installed_for_default_place() and service.start_quietly():
-        return
+def _start(out: Output, where: paths.Places) -> None:
+    manager = False
+    if service.installed_for_default_place():
+        if service.start_quietly():
+            return
+        # While systemd listens, a start by hand would take its socket for a daemon, and nobody would answer there.
+        manager = service.stop_quietly()
     link.start(where)
+    if manager:
+        out.talk("warning: systemd could not start mbxd.service, so this daemon runs without it")
+        out.talk("see: systemctl --user status mbxd.service; journalctl --user -u mbxd.service -n 30")
 
 
 def _end(where: paths.Places, status: dict[str, Any] | None) -> int | None:

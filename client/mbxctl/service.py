@@ -234,9 +234,11 @@ def _state(question: str, unit: str) -> str | None:
 def _systemctl(*args: str) -> None:
     done = _run(*args)
     if done.returncode != 0:
+        # What it did on the way is told on stderr as well.
+        said = [line for line in done.stderr.splitlines() if not line.startswith(("Created symlink", "Removed"))]
         raise Failure(
             "SYSTEMCTL_FAILED",
-            f"systemctl --user {' '.join(args)} failed: {done.stderr.strip() or f'exit {done.returncode}'}",
+            f"systemctl --user {' '.join(args)} failed: {' '.join(said).strip() or f'exit {done.returncode}'}",
             "See: journalctl --user -u mbxd.service -n 30",
         )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +18,18 @@ case "$*" in
 *is-system-running*) echo {state}; test {state} = running ;;
 *is-active*) echo active ;;
 *is-enabled*) echo enabled ;;
-*enable*) test {enable} = ok || {{ echo 'Failed to enable unit' >&2; exit 1; }} ;;
+*enable*) test {enable} = ok || {{ echo 'Created symlink a -> b.' >&2; echo 'Failed to enable unit' >&2; exit 1; }} ;;
+*" start "*) cd "$XDG_RUNTIME_DIR/mbx" && mv listening mbxd.sock; exit {start} ;;
+*" stop "*) rm -f "$XDG_RUNTIME_DIR/mbx/mbxd.sock" ;;
 esac
 """
 
 
-def fake_systemctl(place: Place, *, state: str = "running", enable: str = "ok") -> str:
+def fake_systemctl(place: Place, *, state: str = "running", enable: str = "ok", start: int = 0) -> str:
     folder = place.root / "bin"
     folder.mkdir(exist_ok=True)
     script = folder / "systemctl"
-    script.write_text(FAKE.format(log=shlex.quote(str(place.root / "calls")), state=state, enable=enable))
+    script.write_text(FAKE.format(log=shlex.quote(str(place.root / "calls")), state=state, enable=enable, start=start))
     script.chmod(0o755)
     return f"{folder}:/usr/bin:/bin"
 
@@ -81,8 +85,47 @@ def test_without_a_user_manager_nothing_is_written(place: Place, state: str) -> 
 def test_systemctl_words_are_passed_on(place: Place) -> None:
     result = place.run("service", "install", PATH=fake_systemctl(place, enable="no"))
     assert result.code == 1
-    assert "Failed to enable unit" in result.err
+    assert "failed: Failed to enable unit [SYSTEMCTL_FAILED]" in result.err
     assert "journalctl --user -u mbxd.service" in result.err
+
+
+@pytest.fixture
+def failing_service(place: Place) -> Iterator[dict[str, str]]:
+    """The environment of a user whose service does not start: systemd listens, and nobody answers there."""
+    runtime = place.root / "run"
+    (runtime / "mbx").mkdir(parents=True, mode=0o700)
+    units(place).mkdir(parents=True)
+    (units(place) / "mbxd.socket").write_text("[Socket]\n")
+    env = {
+        "PATH": fake_systemctl(place, start=1),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "MBX_STATE_DIR": "",
+        "MBX_SOCKET": "",
+    }
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(runtime / "mbx/listening"))
+        listening.listen()
+        yield env
+    place.run("stop", cwd=place.project, **env)
+
+
+def test_a_service_that_does_not_start_is_no_daemon(place: Place, failing_service: dict[str, str]) -> None:
+    registry = place.home / ".local/state/mbx/registry"
+    registry.mkdir(parents=True, mode=0o700)
+    registry.parent.chmod(0o700)
+    (registry / "00000000000000000001.wal").write_bytes(b"this is no log" * 100)
+    result = place.run("start", cwd=place.project, **failing_service)
+    assert result.code == 69, result
+    assert "the registry log is damaged" in result.err
+    assert "start mbxd.socket mbxd.service" in calls(place)[-2]
+    assert calls(place)[-1] == "stop mbxd.socket mbxd.service"
+
+
+def test_a_daemon_that_runs_without_its_service_says_so(place: Place, failing_service: dict[str, str]) -> None:
+    result = place.run("start", cwd=place.project, **failing_service)
+    assert result.code == 0, result
+    assert "systemd could not start mbxd.service" in result.err
+    assert place.run("status", "--json", cwd=place.project, **failing_service).document["socket_activated"] is False
 
 
 def test_a_percent_sign_in_the_path_is_no_specifier() -> None:
