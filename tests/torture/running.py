@@ -53,11 +53,14 @@ def part(seed: int, count: int, drop: Sequence[int] = ()) -> list[Step]:
 
 
 def shrink(steps: Sequence[Step], fails: Callable[[Sequence[Step]], bool], until: float) -> list[Step]:
-    """A shorter part that fails too: the shortest prefix by bisection, then without whole pieces and single steps.
-
-    Bounded by `until`, in monotonic seconds; what it has by then is what it returns.
+    """A shorter part that fails too: the shortest prefix by bisection, then without whole kinds of steps and actors,
+    then without pieces and single steps. Bounded by `until`, in monotonic seconds: it returns what it has by then.
     """
     found = list(steps)
+
+    def still(some: list[Step]) -> bool:
+        return bool(some) and time.monotonic() < until and fails(some)
+
     low, high = 0, len(found)
     while low + 1 < high and time.monotonic() < until:
         middle = (low + high) // 2
@@ -66,12 +69,18 @@ def shrink(steps: Sequence[Step], fails: Callable[[Sequence[Step]], bool], until
         else:
             low = middle
     found = found[:high]
+    groups: list[tuple[str, object]] = [("what", what) for what in dict.fromkeys(step.what for step in found)]
+    groups += [("who", who) for who in range(plan.CAST)]
+    for field, value in groups:
+        without = [step for step in found if getattr(step, field) != value]
+        if len(without) < len(found) and still(without):
+            found = without
     size = max(len(found) // 2, 1)
     while time.monotonic() < until:
         at = 0
         while at < len(found) and time.monotonic() < until:
             without = found[:at] + found[at + size :]
-            if without and fails(without):
+            if still(without):
                 found = without
             else:
                 at += size
