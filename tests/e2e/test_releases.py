@@ -15,6 +15,7 @@ import pytest
 
 from mbxd.mail import schema
 from tests.golden.test_released import NAMES, RELEASES, unpacked, unpacked_archive
+from tests.support.builds import Build
 from tests.support.daemon import DaemonProcess, Place, environment, image, wait_until
 from tests.support.trees import Forest
 
@@ -143,3 +144,33 @@ def test_a_newer_repository_is_left_alone_and_names_go_on(place: Place, forest: 
     assert {f"archive/{path}": data for path, data in image(aside).items()} == before
     assert person.call("archive.verify")["ok"] is True
     assert daemon.stop() == 0
+
+
+def test_an_upgrade_keeps_everything_and_going_back_is_refused(place: Place, forest: Forest) -> None:
+    """A newer build of every format: it takes over, and afterwards this one leaves all as it is."""
+    newer = Build(place.root / "newer", "9.0.0")
+    newer.edit("mbxd/store/format.py", 'VERSION = 1\n"""', 'VERSION = 2\n"""')
+    newer.edit("mbxd/mail/schema.py", "VERSION: Final = 1", "VERSION: Final = 2")
+    step = "lambda conn: conn.execute('CREATE TABLE later (a)')"
+    newer.edit("mbxd/mail/schema.py", "None]]] = {}", f"object]]] = {{1: {step}}}")
+    daemon = place.start()
+    speaker = forest.session(daemon)
+    speaker.client.register("shop-a")
+    sent = speaker.client.call("mail.send", {"to": ["shop-a"], "subject": "s", "body": "before"})["id"]
+    assert daemon.stop() == 0
+    daemon = place.start(PYTHONPATH=newer.path)
+    client = speaker.reconnect(daemon)
+    assert client.call("identity.list")["you"]["epoch"] == 1
+    assert client.call("mail.read", {"ids": [sent]})["messages"][0]["body"] == "before"
+    client.release()
+    assert client.claim("shop-a")["epoch"] == 2
+    assert daemon.person().call("status")["degraded"] == []
+    assert daemon.stop() == 0
+    before = stored(place)
+    refused = place.start(wait=False)
+    said = refused.wait_ready(must=False)
+    assert refused.process.wait(30) == 1
+    assert re.search(r"version 2.*up to 1.*Nothing was changed.*newer mbxd.*restore", said), said
+    assert stored(place) == before
+    daemon = place.start(PYTHONPATH=newer.path)
+    assert speaker.reconnect(daemon).call("identity.list")["you"]["epoch"] == 2
