@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mbx_client import launch
+from mbxctl import link
 from mbxctl.failure import Failure
 from mbxctl.render import Output
 
@@ -68,6 +70,8 @@ def run_install(out: Output, *, dry_run: bool) -> int:
     if dry_run:
         return _show_plan(out, {str(target / name): text for name, text in texts.items()}, [], commands)
     _need_manager()
+    if _default_place():
+        launch.clear_marks(link.places())  # like `start`: the user asks for a daemon now
     target.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         _write(target / name, text)
@@ -143,8 +147,7 @@ def run_status(out: Output) -> int:
 
 def installed_for_default_place() -> bool:
     """Whether the socket unit is installed and serves the place where this command looks."""
-    custom = os.environ.get("MBX_STATE_DIR") or os.environ.get("MBX_SOCKET")
-    return not custom and (unit_target() / "mbxd.socket").exists()
+    return _default_place() and (unit_target() / "mbxd.socket").exists()
 
 
 def start_quietly() -> bool:
@@ -166,6 +169,10 @@ def stop_quietly() -> bool:
 def socket_is_active() -> bool:
     """Whether systemd listens for the daemon."""
     return _state("is-active", "mbxd.socket") == "active"
+
+
+def _default_place() -> bool:
+    return not (os.environ.get("MBX_STATE_DIR") or os.environ.get("MBX_SOCKET"))
 
 
 def _quietly(*args: str) -> bool:

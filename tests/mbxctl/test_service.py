@@ -89,6 +89,18 @@ def test_systemctl_words_are_passed_on(place: Place) -> None:
     assert "journalctl --user -u mbxd.service" in result.err
 
 
+def test_install_takes_the_mark_of_a_stop_back(place: Place) -> None:
+    path = fake_systemctl(place)
+    default = {"PATH": path, "XDG_RUNTIME_DIR": str(place.root), "MBX_STATE_DIR": "", "MBX_SOCKET": ""}
+    mark = place.home / ".local/state/mbx/stopped"
+    assert place.run("stop", cwd=place.project, **default).code == 0
+    assert mark.exists()
+    assert place.run("service", "install", PATH=path).code == 0  # of another place than the units'
+    assert mark.exists()
+    assert place.run("service", "install", cwd=place.project, **default).code == 0
+    assert not mark.exists()
+
+
 @pytest.fixture
 def failing_service(place: Place) -> Iterator[dict[str, str]]:
     """The environment of a user whose service does not start: systemd listens, and nobody answers there."""
