@@ -64,13 +64,15 @@ def call(
 class ShimProcess:
     """One shim. Use it in a `with`: it is ended and its descriptors are closed."""
 
-    def __init__(self, env: dict[str, str], *arguments: str, cwd: Path | None = None, **popen: Any) -> None:
+    def __init__(
+        self, env: dict[str, str], *arguments: str, cwd: Path | None = None, command: list[str] = COMMAND, **popen: Any
+    ) -> None:
         options: dict[str, Any] = {
             "stdin": subprocess.PIPE,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
         }
-        self.process = subprocess.Popen([*COMMAND, *arguments], env=env, cwd=cwd, **{**options, **popen})
+        self.process = subprocess.Popen([*command, *arguments], env=env, cwd=cwd, **{**options, **popen})
         self._reader = LineReader()
         self._lines: list[bytes | Oversized] = []
 
