@@ -398,7 +398,8 @@ def grant(
             *warnings,
             "No mbx-mcp of this session is running: others may claim it after the detach grace.",
         ]
-    stand = _fresh(ctx) if not yours else view.standing(identity, ctx)
+    # The shim that asks keeps it attached, whatever was known of the session's earlier ones.
+    stand = view.standing(identity, ctx) if yours and not ctx.caller.shims else _fresh(ctx)
     shown = view.row(state, after, Acting(who.session, who.key, after), ctx, stand)
     result = ClaimResult(
         action=action,

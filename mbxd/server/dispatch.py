@@ -160,6 +160,8 @@ class Dispatcher:
             _ = services.post.store  # without mail nobody knows what is unread: MAIL_UNAVAILABLE
         outcome = services.engine.stage(method.name, params, ctx)
         held = self._spoke(method.name, ctx, who)
+        if held is not None:  # a shim that was just logged keeps the session attached after a crash too
+            outcome = outcome._replace(seq=max(outcome.seq, services.engine.newest_undurable([held.id])))
         grants = isinstance(params, wire_identity.ClaimParams | wire_identity.RegisterParams)
         if grants and held is not None and (services.post.unread.get(held.id) or services.post.involved(held.id)):
             return Later(partial(self._briefed, outcome, held.id))
@@ -193,10 +195,9 @@ class Dispatcher:
         return engine.staged_seq if engine.staged_seq > engine.durable_seq else 0
 
     def _list(self, params: wire_identity.ListParams, ctx: Context, who: Introduced) -> Now:
+        self._spoke("identity.list", ctx, who)  # first: the caller's own row shows it attached
         result, ids = self._rows.list(params, ctx)
-        seq = self._services.engine.newest_undurable(ids)
-        self._spoke("identity.list", ctx, who)
-        return Now(result, seq)
+        return Now(result, self._services.engine.newest_undurable(ids))
 
     def _tool(self, params: msgspec.Struct, ctx: Context, who: Introduced) -> Answer:
         if not isinstance(params, wire_admin.ToolCallParams):

@@ -43,6 +43,25 @@ async def test_no_reply_before_the_disk_has_it(autojump_clock: trio.abc.Clock) -
         assert (await client.reply(number))["identity"]["holder"]["pid"] == host
 
 
+async def test_no_act_through_another_shim_is_answered_before_the_log_knows_the_shim(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """Its shims keep a session attached after a crash: those that spoke for it."""
+    async with running(committer=SlowCommitter) as rig:
+        client, host, shim = await rig.session()
+        number = await client.send("identity.register", {"name": "shop-a", "role": "x"})
+        (await settled(rig)).commit()
+        await client.reply(number)
+        rig.machine.kill(shim)
+        second = rig.connect(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
+        await second.hello()
+        number = await second.send("identity.claim")
+        committer = await settled(rig)
+        assert await silent(second)
+        committer.commit()
+        assert (await second.reply(number))["identity"]["state"] == "live"
+
+
 @pytest.mark.parametrize("method", ["identity.show", "identity.why", "identity.list"])
 async def test_no_read_shows_what_is_not_durable(autojump_clock: trio.abc.Clock, method: str) -> None:
     async with running(committer=SlowCommitter) as rig:

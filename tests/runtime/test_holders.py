@@ -182,6 +182,24 @@ async def test_a_restart_gives_a_fresh_grace(autojump_clock: trio.abc.Clock) -> 
         assert row["claimable_in_s"] > 55
 
 
+@pytest.mark.parametrize("method", ["identity.list", "identity.claim", "tool.call"])
+async def test_a_session_that_comes_back_sees_itself_attached_at_once(
+    autojump_clock: trio.abc.Clock, method: str
+) -> None:
+    async with running() as rig:
+        client, host, shim = await rig.session()
+        await client.register("shop-a")
+        rig.machine.kill(shim)
+        await trio.testing.wait_all_tasks_blocked()
+        back = rig.connect(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
+        await back.hello()
+        tool = {"name": "mbx_identity", "arguments": {"action": "list"}}
+        answer = await back.call(method, tool if method == "tool.call" else {})
+        answer = answer.get("structuredContent", answer)
+        row = answer["identity"] if method == "identity.claim" else answer["identities"][0]
+        assert (row["state"], row["reason"], row["claimable"]) == ("live", "yours", True)
+
+
 async def test_a_session_that_comes_back_ends_the_grace(autojump_clock: trio.abc.Clock) -> None:
     async with running() as rig:
         client, host, shim = await rig.session()

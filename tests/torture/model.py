@@ -193,6 +193,9 @@ def _lists(book: Book) -> Iterator[str]:
         if op.you is not None and not book.possible(op, session=op.session, name=op.you[0]):
             yield f"{op.session} can't hold {op.you}"
         for row in op.rows:
+            shown_to = row.holder == op.session and book.shim_died.get(op.shim, inf) > op.done
+            if shown_to and row.state != "live" and book.killed.get(op.host, inf) > op.done:
+                yield f"{op.session} asks and is shown to itself as {row.state}"
             if row.holder and not book.possible(op, session=row.holder, name=row.name):
                 yield f"{row.name} is shown as held by {row.holder}, who can't hold it"
             for hold in book.by_name[row.name]:

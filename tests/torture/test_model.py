@@ -130,6 +130,10 @@ FAULTY: dict[str, tuple[str, tuple[Op | Fault, ...]]] = {
         (HELD, op("b", "list", 2, 3, rows=(row("", "vacant", claimable=True),))),
     ),
     "an attached holder shown as detached": ("attached", (HELD, op("b", "list", 2, 3, rows=(row("a", "detached"),)))),
+    "a session that asks and is shown as detached": (
+        "to itself",
+        (HELD, op("a", "list", 2, 3, shim="a:1", you=("shop", 1), rows=(row("a", "detached", claimable=True),))),
+    ),
     "a holder from nowhere": (
         "who can't hold it",
         (HELD, op("a", "release", 2, 3, released="shop"), op("b", "list", 4, 5, rows=(row("a"),))),
