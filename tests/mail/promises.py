@@ -144,6 +144,7 @@ class Found(NamedTuple):
     indexed: set[int]
     lonely: int
     unread: Counter[int]
+    addressed: dict[int, set[int]]
 
 
 def look(path: str) -> Found:
@@ -152,8 +153,8 @@ def look(path: str) -> Found:
         messages = conn.execute(
             "SELECT key, n, id, sender, subject, body, needs_reply, sent_at FROM messages NOT INDEXED WHERE key NOTNULL"
         ).fetchall()
-        numbers = {n for (n,) in conn.execute("SELECT n FROM messages NOT INDEXED")}
-        deliveries: dict[int, dict[int, Any]] = {n: {} for n in numbers}
+        written = dict(conn.execute("SELECT n, who FROM messages NOT INDEXED"))
+        deliveries: dict[int, dict[int, Any]] = {n: {} for n in written}
         unread: Counter[int] = Counter()
         for recipient, message, acked_at in conn.execute("SELECT recipient, message, acked_at FROM deliveries"):
             if message not in deliveries:
@@ -166,8 +167,9 @@ def look(path: str) -> Found:
             deliveries,
             {n for (n,) in conn.execute("SELECT message FROM held")},
             {n for (n,) in conn.execute("SELECT rowid FROM words WHERE words MATCH ?", (WORD,))},
-            len(numbers) - len(messages),
+            len(written) - len(messages),
             +unread,
+            {n: {int(word[1:]) for word in who.split() if word[0] == "r"} for n, who in written.items()},
         )
 
 
@@ -203,6 +205,9 @@ def _whole(found: Found) -> None:
             raise Damaged(f"{key} is there and pruned")
         if not row[5].startswith(f"{WORD} {key} "):
             raise Damaged(f"{key} has another body")
+    for n, recipients in found.addressed.items():
+        if found.deliveries[n].keys() != recipients:
+            raise Damaged(f"message {n} went to {recipients} and is at {[*found.deliveries[n]]}")
     alone = [n for n, recipients in found.deliveries.items() if not recipients and n not in found.held]
     if alone:
         raise Damaged(f"messages {alone} reach nobody")
@@ -223,7 +228,7 @@ def _kept(found: Found, promises: Sequence[Promise]) -> None:
                 raise Damaged(f"{command.key} is not what was sent")
         elif isinstance(command, c.ReleaseHeld):
             for message in result.ids:
-                reached[message].add(command.identity)
+                reached.setdefault(message, set()).add(command.identity)  # it may be there without its answer
         elif isinstance(command, c.Ack):
             for message, outcome in result.results.items():
                 there = found.deliveries.get(places.get(message, 0), {command.identity: OLD})  # or it was pruned
