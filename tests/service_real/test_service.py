@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -189,6 +191,62 @@ def waiting(user: User) -> int:
     # In /proc/net/unix the state of a connecting socket's other end is 02 until it is accepted (unix(7)).
     lines = Path("/proc/net/unix").read_text().splitlines()
     return len([line for line in lines if line.split()[5] == "02" and line.endswith(f"{user.runtime}/mbx/mbxd.sock")])
+
+
+class Caller:
+    """A shim that is called again and again by a thread of its own, until a call is refused or `end` is set."""
+
+    def __init__(self, shim: ShimProcess) -> None:
+        self.answered = 0
+        self.refused: Any = None
+        self.end = threading.Event()
+        self._shim = shim
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while self.refused is None and not self.end.is_set():
+            answer = self._shim.ask(call())
+            if "error" in answer or answer["result"]["isError"]:
+                self.refused = answer
+            else:
+                self.answered += 1
+
+
+def came_on(callers: list[Caller], marks: list[int]) -> bool:
+    """Whether each has had so many answers, or a refusal."""
+    return all(caller.refused or caller.answered >= mark for caller, mark in zip(callers, marks, strict=True))
+
+
+def test_restarts_go_unnoticed_and_a_stop_is_final(user: User) -> None:
+    user.mbxctl("service", "install")
+    with ExitStack() as stack:
+        callers = [Caller(opened(stack, user)) for _ in range(4)]
+        for caller in callers:
+            stack.callback(caller.thread.join)
+            stack.callback(caller.end.set)
+            caller.thread.start()
+        for how in ("restart", "kill", "manager"):
+            old = served_by_the_service(user)
+            if how == "restart":
+                user.mbxctl("restart")
+            elif how == "kill":
+                os.kill(old, signal.SIGKILL)
+            else:
+                user.systemctl("restart", "mbxd.service")
+            restarted(user, old)
+            marks = [caller.answered + 2 for caller in callers]  # one call was under way
+            wait_until("calls of everybody after it", functools.partial(came_on, callers, marks))
+            assert [caller.refused for caller in callers] == [None] * len(callers), how
+        old = served_by_the_service(user)
+        user.mbxctl("stop")
+        gone(old)
+        # They ask on: nothing may start a daemon again, neither the socket nor they themselves.
+        wait_until("everybody to be told", lambda: all(caller.refused for caller in callers))
+        for caller in callers:
+            assert caller.refused["result"]["structuredContent"]["error"]["code"] in {"DAEMON_DOWN", "OUTCOME_UNKNOWN"}
+        for unit in ("mbxd.service", "mbxd.socket"):
+            assert user.show(unit, "ActiveState") == "inactive"
+        assert user.mbxctl("status", check=False)["error"]["code"] == "DAEMON_DOWN"
 
 
 def test_a_daemon_that_was_started_without_it_gives_way(user: User) -> None:
