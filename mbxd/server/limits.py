@@ -26,3 +26,5 @@ UNTAKEN_MAX = 256 * 1024 * 1024
 """Bytes that peers have not taken, of all connections; beyond it the one with most of them is closed."""
 CONNECTIONS_MAX = 4096
 """Connections at most, also where descriptors would allow more."""
+CONNECTIONS_KEPT = 64
+"""Connections that a process keeps when the daemon is full; beyond it the oldest makes way for other processes."""

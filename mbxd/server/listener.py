@@ -17,7 +17,7 @@ from mbx_wire.errors import RpcError
 from mbxd.runtime.peer import Peer, read_peer
 from mbxd.server import wire
 from mbxd.server.dispatch import Dispatcher
-from mbxd.server.limits import CONNECTIONS_MAX, CONNECTIONS_SPARE, DESCRIPTORS_EACH, DRAIN_S
+from mbxd.server.limits import CONNECTIONS_KEPT, CONNECTIONS_MAX, CONNECTIONS_SPARE, DESCRIPTORS_EACH, DRAIN_S
 from mbxd.server.services import Services
 from mbxd.server.session import Session
 from mbxd.server.transport import SocketTransport, Transport
@@ -35,6 +35,7 @@ class Listener:
         self._services = services
         self._dispatcher = Dispatcher(services)
         self._sessions: set[Session] = set()
+        self._of_process: dict[int, dict[Session, None]] = {}
         room = raise_descriptor_limit() - CONNECTIONS_SPARE
         self.max_connections = min(max(room // DESCRIPTORS_EACH, 1), CONNECTIONS_MAX)
 
@@ -85,15 +86,33 @@ class Listener:
         if peer.uid != os.getuid():
             log.warning("another user connected", extra={"uid": peer.uid})
             return wire.failure(None, RpcError.REFUSED, "This daemon serves another user.")
-        if self._services.connections >= self.max_connections:
+        if self._services.connections >= self.max_connections and not self._make_room(peer):
             log.warning("too many connections", extra={"limit": self.max_connections})
             return wire.failure(None, RpcError.BUSY, f"The daemon has {self.max_connections} connections already.")
         return None
+
+    def _make_room(self, peer: Peer) -> bool:
+        """Let the process that has most connections lose its oldest, when it has many and somebody else asks."""
+        pid = max(self._of_process, key=lambda one: len(self._of_process[one]), default=peer.pid)
+        if pid == peer.pid or len(self._of_process[pid]) <= CONNECTIONS_KEPT:
+            return False
+        oldest = next(iter(self._of_process[pid]))
+        self._forget(oldest, pid)
+        log.warning("a process with many connections loses one", extra={"pid": pid})
+        oldest.make_way()
+        return True
+
+    def _forget(self, session: Session, pid: int) -> None:
+        sessions = self._of_process.get(pid, {})
+        sessions.pop(session, None)
+        if not sessions:
+            self._of_process.pop(pid, None)
 
     async def serve_one(self, transport: Transport, peer: Peer) -> None:
         """Serve one connection that was counted; whatever goes wrong in it stays in it."""
         session = Session(self._services, self._dispatcher, transport, peer)
         self._sessions.add(session)
+        self._of_process.setdefault(peer.pid, {})[session] = None
         try:
             await session.run()
         except Exception:  # a bug in one session must not end the others
@@ -101,6 +120,7 @@ class Listener:
         finally:
             self._services.connections -= 1
             self._sessions.discard(session)
+            self._forget(session, peer.pid)
 
     async def drain(self) -> None:
         """Let every session finish what it accepted, for at most DRAIN_S, then close."""

@@ -97,6 +97,12 @@ class Session:
         log.warning("a peer that reads nothing is cut off", extra={"untaken": self.untaken})
         self.close()
 
+    def make_way(self) -> None:
+        """End the connection for somebody else's."""
+        text = "The daemon has all the connections that it takes, and this process has most of them."
+        self._send(wire.failure(None, RpcError.BUSY, text))
+        self.close()
+
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:

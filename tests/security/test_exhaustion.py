@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,14 @@ from mbxd.core.rejected import Rejected
 from mbxd.runtime import instances
 from mbxd.runtime.clock import AwakeTime
 from mbxd.server.holding import Connection, Held
-from mbxd.server.limits import HELLO_TEXT_MAX, IN_FLIGHT_MAX, UNFINISHED_MAX, UNTAKEN_MAX
+from mbxd.server.limits import (
+    CONNECTIONS_SPARE,
+    DESCRIPTORS_EACH,
+    HELLO_TEXT_MAX,
+    IN_FLIGHT_MAX,
+    UNFINISHED_MAX,
+    UNTAKEN_MAX,
+)
 from mbxd.server.services import HANDLES_KEPT
 from tests.core.model import Refusal, World
 from tests.core.test_bounds import ANNA
@@ -157,6 +165,32 @@ def test_handles_by_the_thousand(daemon: DaemonProcess, honest: Client, forest: 
     assert refusal.code == "AMBIGUOUS_SESSION"
     assert f"{HANDLES_KEPT} conversations" in refusal.body["message"]
     served(daemon, honest)
+
+
+def hundred_connections() -> None:
+    limit = CONNECTIONS_SPARE + 100 * DESCRIPTORS_EACH
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+def test_one_process_can_not_take_all_connections(place: Place, forest: Forest) -> None:
+    daemon = place.start(prepare=hundred_connections)
+    honest = forest.session(daemon).client
+    honest.register("honest")
+    crowd = [daemon.connect() for _ in range(99)]
+    for client in crowd:
+        assert client.call("ping")["pong"]
+    assert daemon.connect().receive()["error"]["code"] == BUSY, "it gets no more"
+    newcomers = forest.sessions(daemon, 3)
+    for at, speaker in enumerate(newcomers):
+        speaker.client.register(f"newcomer-{at}")
+    told = [client.receive()["error"] for client in crowd[:3]]
+    assert {error["code"] for error in told} == {BUSY}
+    assert "this process has most of them" in told[0]["message"]
+    with pytest.raises(ConnectionError):
+        crowd[0].receive()
+    assert crowd[3].call("ping")["pong"]
+    served(daemon, honest)
+    assert daemon.log().count("a process with many connections loses one") == 3
 
 
 def test_connections_that_come_and_go(daemon: DaemonProcess, honest: Client) -> None:
