@@ -304,13 +304,13 @@ def _id(request: Request) -> int | str | None:
 
 def _skew(services: Services, hello: HelloParams) -> tuple[str, dict[str, object]]:
     ours = f"{PROTOCOL_MIN} to {PROTOCOL_MAX}"
+    client = hello.client.version[:40]
     theirs = f"{hello.protocol.min} to {hello.protocol.max}"
     older = "mbxctl restart" if hello.protocol.min > PROTOCOL_MAX else "restart your agent CLI"
     refusal = Rejected(
         Code.VERSION_SKEW,
-        f"The daemon ({services.server.version}) speaks protocol {ours}, "
-        f"this client ({hello.client.version[:40]}) {theirs}.",
+        f"The daemon ({services.server.version}) speaks protocol {ours}, this client ({client}) {theirs}.",
         f"Run: {older}",
-        data={"daemon": services.server.version, "client": hello.client.version},
+        data={"daemon": services.server.version, "client": client},
     )
     return refusal.message, refusal.body()

@@ -120,6 +120,8 @@ def test_the_frozen_methods_need_no_hello(daemon: DaemonProcess) -> None:
         bad = client.refused("hello", {**HELLO, "protocol": {"min": low, "max": high}})
         assert (bad.number, bad.code) == (-32002, "VERSION_SKEW")
         assert bad.body["hint"].startswith("Run: ")
+    told = {**HELLO, "protocol": {"min": 99, "max": 99}, "client": {**HELLO["client"], "version": "9" * 100_000}}
+    assert client.refused("hello", told).data["client"] == "9" * 40
     assert client.call("status")["connections"] == 1
     assert client.call("hello", {**HELLO, "protocol": {"min": 0, "max": 7}})["protocol"] == 1
     assert client.call("stop", {"reason": "test"})["stopping"]
