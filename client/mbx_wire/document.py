@@ -23,7 +23,8 @@ standard JSON-RPC error and the connection goes on. Only the daemon's own user i
 
 `hello` introduces a connection and agrees on a version; `ping`, `status` and `stop` are answered by every version without it.
 Beside `params` a request carries `meta: {request_id, session?, epoch?}`: `request_id` is unique within the client's
-`instance`, a repeat gets the first result; `session` is the conversation's handle; an act under an older `epoch` is refused.
+`instance`, and a repeat over any connection of the same process gets the first result; `session` is the conversation's handle; an act
+under an older `epoch` is refused. Error -32003 tells of a bound: of connections, requests in flight, or unfinished lines.
 
 A refusal is error -32000 (-32602 for a parameter) whose `data` is `{code, message, hint, retryable, data?}`; so is an unknown method or
 tool when the client is of another version than the daemon (`VERSION_SKEW`: the hint says what to run). Times are ISO 8601 UTC.
