@@ -27,7 +27,7 @@ def builds(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_short_plan(builds: tuple[Path, Path]) -> None:
     outcome = run(1, part(1, SHORT), builds)
     assert not outcome.failure, f"{outcome.failure}\n{outcome.history}"
-    assert outcome.asked >= SHORT // 2
+    assert len(outcome.steps) == SHORT
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def _all(options: argparse.Namespace, builds: tuple[Path, Path]) -> int:
         began = time.monotonic()
         outcome = run(seed, steps, builds, float("inf") if options.seed is not None else until)
         print(
-            f"seed {seed}: {len(outcome.steps)} steps, {outcome.asked} requests, {time.monotonic() - began:.1f} s: "
+            f"seed {seed}: {len(outcome.steps)} steps, {outcome.did}, {time.monotonic() - began:.1f} s: "
             f"{'FAILED' if outcome.failure else 'ok'}",
             flush=True,
         )

@@ -67,10 +67,11 @@ class Started:
 
 
 class Daemons:
-    """At most one runs. `births` counts those that were seen."""
+    """At most one runs. `births` counts those that were seen, `adopted` those of them that a shim had started."""
 
     def __init__(self, place: Place, builds: tuple[Path, Path]) -> None:
         self.births = 0
+        self.adopted = 0
         self.paused = False
         self._place = place
         self._builds = builds
@@ -240,6 +241,7 @@ class Daemons:
         if answered == pid:
             self._now = started
             self.births += 1
+            self.adopted += 1
         else:
             started.close()
             select.select([], [], [], 0.02)

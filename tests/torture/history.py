@@ -31,6 +31,7 @@ class Op:
     you: (name, epoch) that a list shows. holder: the session that a refusal names. to, token, id: of a message.
     tokens: of the messages that it acked or shows. listed: what a list had just said of this claim ("" for
     claimable); calm: nothing else went on meanwhile. same: whether a repeat got the first answer. body: the answer.
+    bound: whether it was granted to the session. shown: whether the right token went with it.
     """
 
     session: str
@@ -55,6 +56,8 @@ class Op:
     tokens: tuple[str, ...] = ()
     listed: str | None = None
     calm: bool = False
+    bound: bool = True
+    shown: bool = False
     same: bool = True
     body: dict[str, Any] = field(default_factory=dict)
 

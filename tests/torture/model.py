@@ -17,7 +17,7 @@ from tests.torture.mailmodel import judge_mail
 
 SETTLE = 3.0
 """Seconds after which a death has surely been seen, and a request that was given up has no effect any more."""
-GRANTS = ("claim", "register", "resume")
+GRANTS = ("claim", "register", "resume", "create", "take")
 NEEDS = ("inbox", "read", "send", "ack", "stale")
 """Acts for which a session takes back by itself what it, or the conversation that it resumes, held last."""
 ATTACHES = (*GRANTS, "send", "ack")
@@ -37,6 +37,7 @@ class Hold:
     epoch: int
     sent: float
     done: float
+    provisional: bool = False
     certain_until: float = inf
     possible_until: float = inf
 
@@ -55,6 +56,7 @@ class Book:
         self._by_session: dict[str, list[Op]] = defaultdict(list)
         for op in history.ops:
             self._by_session[op.session].append(op)
+        self._handovers = [o for o in history.ops if o.what == "take" and o.shown and (o.ok or not o.answered)]
         self.holds = list(self._grants())
         self.by_name: dict[str, list[Hold]] = defaultdict(list)
         for hold in self.holds:
@@ -86,10 +88,10 @@ class Book:
                 # Only another process takes the name back by itself: this one let it go or lost it.
                 if unnamed or (op.what in NEEDS and session != op.session):
                     yield Hold(op.session, op.host, op.shim, name, 0, op.sent, inf)
-            if op.what not in GRANTS or not op.name or (op.answered and not op.ok):
+            if op.what not in GRANTS or not op.name or (op.answered and not (op.ok and op.bound)):
                 continue
             held[op.handle or op.session][op.name] = op.session
-            hold = Hold(op.session, op.host, op.shim, op.name, op.epoch, op.sent, op.done)
+            hold = Hold(op.session, op.host, op.shim, op.name, op.epoch, op.sent, op.done, op.what == "create")
             known = first.setdefault((op.session, op.name, op.epoch), hold) if op.answered else hold
             if known is hold:
                 yield hold
@@ -106,6 +108,21 @@ class Book:
         for fault in self.history.faults:
             if fault.what == "free" and fault.subject == hold.name and fault.done >= hold.sent:
                 yield fault.at
+
+        for op in self._handovers:
+            if op.name != hold.name or op.session == hold.session or op.done < hold.sent:
+                continue
+            if hold.provisional and not self._confirmed(hold, op.sent):
+                yield op.sent
+            elif (alone := self._loose_from(hold) - self.history.grace) <= op.done:
+                yield alone  # a token needs no grace
+
+    def _confirmed(self, hold: Hold, before: float) -> bool:
+        """Whether the session had surely acted under the grant, or claimed it, by then."""
+        return any(
+            op.ok and op.what in ATTACHES and hold.done <= op.sent and op.done < before
+            for op in self._by_session[hold.session]
+        )
 
     def _surely(self, hold: Hold) -> Iterator[float]:
         """Moments from which the session surely had it no longer."""
@@ -173,7 +190,7 @@ def _epochs(book: Book) -> Iterator[str]:
 def _grants(book: Book) -> Iterator[str]:
     """One session, one identity; the dead get nothing."""
     for op in book.history.ops:
-        if op.what not in GRANTS or not op.ok:
+        if op.what not in GRANTS or not op.ok or not op.bound:
             continue
         held = book.certain(op)
         if held is not None and (held.name, held.epoch) != (op.name, op.epoch):
@@ -232,8 +249,10 @@ def _refusals(book: Book) -> Iterator[str]:
                 if set(op.to or (op.name,)) <= known:
                     yield f"{op.session} was told that {op.to or op.name} is unknown"
             case "NAME_TAKEN":
-                if all(hold.sent > op.done for hold in book.by_name[op.name]):
+                if not any(_made(other, op.name) and other.sent < op.done for other in book.history.ops):
                     yield f"{op.name} was taken by nobody"
+            case "ROLE_REQUIRED" if any(_made(o, op.name) for o in book.history.ops if o.what != "register"):
+                continue  # an agent's mailbox has none
             case "NAME_REQUIRED":
                 if held is not None:
                     yield f"{op.session} holds {held.name} and was asked for a name"
@@ -244,6 +263,11 @@ def _refusals(book: Book) -> Iterator[str]:
                     yield f"{op.session} lives and was told that it has ended"
             case _:
                 yield f"{op.session} got {op.code} for {op.what} {op.name}"
+
+
+def _made(op: Op, name: str) -> bool:
+    """Whether this may have made the mailbox."""
+    return op.what in {"register", "create", "take"} and op.name == name and (op.ok or not op.answered)
 
 
 def _answers(book: Book) -> Iterator[str]:

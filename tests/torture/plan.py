@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import count as numbers
 
 NAMES = ("shop-a", "shop-b", "shop-c", "shop-d", "shop-e", "shop-f")
+AGENTS = ("GreenCastle", "BlueLake")
+"""Names of agents, made with a token that hands them over."""
 CAST = 6
 SHAPES = ("direct", "sh", "sh-exec", "npx", "uvx", "timeout", "orphan")
 """How an agent starts its shim: itself, beneath a shell or a launcher that stays or gives way, by a double fork."""
@@ -23,6 +25,8 @@ ACTS = {
     "register": 5,
     "resume": 6,  # claim without a name
     "release": 7,
+    "create": 3,  # an agent identity, bound to its maker for the time being
+    "take": 6,  # register_agent, half the time with its token
     "send": 28,
     "ack": 14,
     "inbox": 9,

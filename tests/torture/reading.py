@@ -30,6 +30,9 @@ def fill(op: Op, body: dict[str, Any], holder: Holder, names: Collection[str]) -
     match op.what:
         case "claim" | "register" | "resume":
             op.epoch, op.name = body["epoch"], body["identity"]["address"]
+        case "create" | "take":
+            op.epoch, op.name, op.bound = body["epoch"], body["address"], body["bound"]
+            return op.bound
         case "release":
             op.released = body["released"] or ""
             return bool(op.released)
@@ -61,4 +64,5 @@ def ids(body: dict[str, Any]) -> dict[str, str]:
 def essence(body: dict[str, Any]) -> tuple[object, ...]:
     """What a repeat must say again."""
     results = [(one["id"], one["ok"]) for one in body.get("results", ())]
-    return body.get("epoch"), body.get("released"), body.get("id"), results
+    keys = ("epoch", "released", "id", "registration_token")
+    return *(body.get(key) for key in keys), results

@@ -16,11 +16,11 @@ from tests.torture.world import Broken, World
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run came to. failure: "" when all is well; steps: those that were taken; asked: requests."""
+    """What one run came to. failure: "" when all is well; steps: those that were taken; did: how much that was."""
 
     failure: str
     steps: tuple[Step, ...]
-    asked: int
+    did: str
     history: str
 
 
@@ -39,7 +39,7 @@ def run(seed: int, steps: Sequence[Step], builds: tuple[Path, Path], until: floa
             world.finish()
     except (Broken, AssertionError, OSError) as error:
         failure = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}{_place(error)}"
-    return Outcome(failure, tuple(taken), len(world.history.ops), world.history.text())
+    return Outcome(failure, tuple(taken), world.did(), world.history.text())
 
 
 def _place(error: BaseException) -> str:

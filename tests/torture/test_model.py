@@ -73,6 +73,11 @@ EXPLAINED: dict[str, tuple[Op | Fault, ...]] = {
         op("b", "inbox", 3, 4, handle="talk"),
         op("b", "list", 5, 6, you=("shop", 2), rows=(row("b", claimable=True),)),
     ),
+    "a token takes what its maker holds for the time being": (
+        op("a", "create", 0, 1, name="shop", epoch=1),
+        op("b", "take", 2, 3, name="shop", epoch=2, shown=True),
+    ),
+    "a token needs no grace": (HELD, Fault("shim", "a:0", 2), op("b", "take", 3, 4, name="shop", epoch=2, shown=True)),
     "mail": (HELD, send("b", "t1", 2, 3), op("a", "inbox", 4, 5, tokens=("t1",))),
     "mail that was acked": (HELD, send("b", "t1", 2, 3), op("a", "ack", 4, 5, tokens=("t1",)), op("a", "inbox", 6, 7)),
     "an ack without an answer happened": (
@@ -116,6 +121,19 @@ FAULTY: dict[str, tuple[str, tuple[Op | Fault, ...]]] = {
     "a free before the grant displaces nobody": (
         "displaced",
         (Fault("free", "shop", 0, 0.5), claim("a", 2, 1, 2), claim("b", 3, 3, 4)),
+    ),
+    "a token takes from a live holder": ("displaced", (HELD, op("b", "take", 2, 3, name="shop", epoch=2, shown=True))),
+    "a token takes what its maker acted under": (
+        "displaced",
+        (
+            op("a", "create", 0, 1, name="shop", epoch=1),
+            op("a", "send", 2, 3, token="t", to=("shop",), id="t"),
+            op("b", "take", 4, 5, name="shop", epoch=2, shown=True),
+        ),
+    ),
+    "a provisional holder displaced without a token": (
+        "displaced",
+        (op("a", "create", 0, 1, name="shop", epoch=1), op("b", "take", 2, 3, name="shop", epoch=2)),
     ),
     "an epoch that falls": (
         "fell",

@@ -18,6 +18,8 @@ TOOLS = {
     "identity.register": ("mbx_identity", {"action": "register"}),
     "identity.release": ("mbx_identity", {"action": "release"}),
     "identity.list": ("mbx_identity", {"action": "list"}),
+    "agent.create": ("create_agent_identity", {}),
+    "agent.register": ("register_agent", {}),
     "mail.send": ("mbx_send", {}),
     "mail.ack": ("mbx_ack", {}),
     "mail.inbox": ("mbx_inbox", {}),

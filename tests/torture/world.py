@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.daemon import Place, Refused
+from tests.support.daemon import PROJECT, Place, Refused
 from tests.support.trees import Forest
 from tests.torture import plan, reading
 from tests.torture.bodies import Body, Shim, Talk
@@ -26,6 +27,8 @@ ANSWERED_WITHIN = 20.0
 JUDGE_EVERY = 25
 CLOCKS = (0.0, -5.0, 5.0, -3600.0, 3600.0, -90_000.0, 90_000.0, -1.6e9)
 PAGE = 200
+PROFILE = {"project_key": PROJECT["key"], "program": "agentcli", "model": "m"}
+ADDRESSES = (*plan.NAMES, *(name.lower() for name in plan.AGENTS))
 
 __all__ = ["Broken", "World"]
 
@@ -40,6 +43,7 @@ class World:
         self._counter = 0
         self._talks: dict[str, Talk] = {}
         self._by_pid: dict[int, Body] = {}
+        self._tokens: dict[str, str] = {}
         self._lives = [0] * plan.CAST
         self._cast = plan.cast(seed)
         self._bodies: dict[int, Body] = {}
@@ -90,7 +94,7 @@ class World:
             if body.alive and body.living():
                 self._act(talk, "list", "identity.list", {"all": True})
                 self._act(talk, "inbox", "mail.inbox", {"limit": PAGE})
-        for name in plan.NAMES:
+        for name in ADDRESSES:
             self._peek(name, "peek")
             self._peek(name, "everything")
             self._check_epochs(name)
@@ -100,6 +104,13 @@ class World:
         self.judge()
         self.daemons.end(signal.SIGTERM)
         self.daemons.check_log()
+
+    def did(self) -> str:
+        """How much happened, in words."""
+        answered = sum(op.answered for op in self.history.ops)
+        lost = sum(op.lost < inf for op in self.history.ops)
+        daemons = f"{self.daemons.births} daemons ({self.daemons.adopted} started by shims)"
+        return f"{answered} answers, {lost} lost, {len(self.history.faults)} ends of processes, {daemons}"
 
     def judge(self) -> None:
         """Raises Broken when the history can't be explained."""
@@ -117,6 +128,16 @@ class World:
 
     def _do_register(self, step: Step) -> None:
         self._plain(step, "register", "identity.register", {"name": step.name, "role": "crew"}, name=step.name)
+
+    def _do_create(self, step: Step) -> None:
+        name = plan.AGENTS[step.pick % len(plan.AGENTS)]
+        self._plain(step, "create", "agent.create", {**PROFILE, "name_hint": name}, name=name.lower())
+
+    def _do_take(self, step: Step) -> None:
+        name = plan.AGENTS[step.pick // 2 % len(plan.AGENTS)]
+        token = self._tokens.get(name.lower()) if step.pick % 2 else None
+        params = {**PROFILE, "name": name} if token is None else {**PROFILE, "name": name, "registration_token": token}
+        self._plain(step, "take", "agent.register", params, name=name.lower(), shown=token is not None)
 
     def _do_release(self, step: Step) -> None:
         self._plain(step, "release", "identity.release", {})
@@ -451,9 +472,11 @@ class World:
             op.name = op.name or reading.name_in(answer.body)
             op.holder = self._holder(reading.refused_for(answer.body))
             return
-        changed = reading.fill(op, answer.body, self._holder, plan.NAMES)
+        changed = reading.fill(op, answer.body, self._holder, ADDRESSES)
+        if op.what == "create":
+            self._tokens[op.name] = answer.body["registration_token"]
         match op.what:
-            case "claim" | "register" | "resume":
+            case "claim" | "register" | "resume" | "create" | "take" if op.bound:
                 changed = (talk.name, talk.epoch) != (op.name, op.epoch)
                 talk.mail = talk.mail if talk.name == op.name else {}
                 talk.name, talk.epoch = op.name, op.epoch
@@ -464,7 +487,7 @@ class World:
             case "ack":
                 for token in op.tokens:
                     talk.mail.pop(token, None)
-        if changed and op.what in {*GRANTS, "release", "send", "ack"}:
+        if changed and op.what in {*GRANTS, "release", "send", "ack"} - {"take"}:
             talk.last = (call, op, shim, answer.body)
 
     def _holder(self, holder: tuple[int, str] | None) -> str:
