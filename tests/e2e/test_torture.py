@@ -40,6 +40,32 @@ def test_a_minute_of_a_plan(builds: tuple[Path, Path], seed: int) -> None:
     )
 
 
+INJECTED = {
+    "a claim displaces a live holder": (
+        "core/view.py",
+        "if identity.hold is not None and (stand",
+        "if False and (stand",
+    ),
+    "an ack that is dropped": ("mail/apply.py", "SET acked_at = ?, note = ?", "SET acked_at = acked_at + ?, note = ?"),
+    "a repeat is done again": ("core/machine.py", "if known is not None:", "if False:"),
+    "an epoch that does not rise": ("core/identity.py", "identity.epoch + 1, who", "identity.epoch or 1, who"),
+    "a shim's death frees the name": ("core/liveness.py", "left = policy.detach_grace - since_s", "left = 0.0"),
+}
+"""Faults for the daemon, as (file, text, other text)."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", INJECTED)
+def test_an_injected_fault_is_found(builds: tuple[Path, Path], fault: str) -> None:
+    file, text, other = INJECTED[fault]
+    for build in builds:
+        path = build / "mbxd" / file
+        assert path.read_text().count(text) == 1, "the fault has no place any more"
+        path.write_text(path.read_text().replace(text, other))
+    assert any(run(seed, part(seed, 200), builds).failure for seed in range(5))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: int) -> None:
     """Every process of it has a place below this directory in its environment or command line."""

@@ -10,8 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 from tests.torture import plan
+from tests.torture.daemons import Broken
 from tests.torture.plan import Step
-from tests.torture.world import Broken, World
+from tests.torture.world import World
 
 
 @dataclass(frozen=True, slots=True)
