@@ -68,5 +68,5 @@ def load(path: str) -> Config:
         raise BadConfig(f"{path}: {error.strerror}") from None
     try:
         return msgspec.convert(tomllib.loads(data.decode()), Config)
-    except (msgspec.ValidationError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # bad TOML, bad UTF-8, a value that does not fit, too many digits
         raise BadConfig(f"{path}: {error}") from None

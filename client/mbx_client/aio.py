@@ -168,14 +168,18 @@ class Client:
                 self._subscriber.close()
 
     def _take(self, line: bytes | Oversized) -> None:
-        message = None if isinstance(line, Oversized) else json.loads(line)
+        try:
+            message = None if isinstance(line, Oversized) else json.loads(line)
+        except (ValueError, RecursionError):
+            return
         if not isinstance(message, dict):
             return
         if message.get("method") == "events.change":
             self._changed(message.get("params") or {})
         elif message.get("method") == "events.dropped":
             self._cut_off()
-        waiter = self._waiters.get(message.get("id", 0))
+        number = message.get("id")
+        waiter = self._waiters.get(number) if isinstance(number, int) else None
         if waiter is not None:
             waiter.message = message
             waiter.done.set()

@@ -15,7 +15,7 @@ from mbx_wire import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
 
@@ -142,7 +142,15 @@ def check(where: Places) -> None:
 
 def way_problem(path: str) -> str | None:
     """`places.parent_problem` of this process."""
-    trusted = places.roots(_contents("/proc/self/uid_map"), _contents("/proc/sys/kernel/overflowuid"))
+    problem = _parent_problem(path, (0,))
+    if problem is not None and sys.platform == "linux":
+        # Who is root in a user namespace is worth two more files only now.
+        roots = places.roots(_contents("/proc/self/uid_map"), _contents("/proc/sys/kernel/overflowuid"))
+        problem = _parent_problem(path, roots)
+    return problem
+
+
+def _parent_problem(path: str, trusted: Collection[int]) -> str | None:
     return places.parent_problem(path, os.geteuid(), (0, os.getgid()), os.lstat, os.readlink, trusted)
 
 

@@ -170,7 +170,10 @@ class Eras:
             return
         result = shapes.encoded_call_result(encoded, opened.version) if opened.uri is None else None
         if result is None:
-            self.answer(ticket, json.loads(encoded))
+            try:
+                self.answer(ticket, dict(json.loads(encoded)))
+            except (ValueError, TypeError, RecursionError):
+                self.fail(ticket, -32603, "The daemon's answer can't be read; mbxctl doctor says more.")
             return
         del self._open[ticket]
         self.answered = True

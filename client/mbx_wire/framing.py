@@ -9,6 +9,10 @@ from __future__ import annotations
 MAX_LINE = 4 * 1024 * 1024
 """Longest accepted line in bytes, without its newline."""
 
+_SMALL = 4096
+_TOGETHER = 65536
+"""Bytes of a piece that is kept as it is, and of several that are kept together."""
+
 
 class Oversized:
     """Marks, in the order of arrival, that a line longer than the limit was discarded to its end."""
@@ -27,18 +31,19 @@ class LineReader:
     newline are dropped, and the stream goes on with the line after it.
     """
 
-    __slots__ = ("_discarding", "_held", "_limit")
+    __slots__ = ("_discarding", "_limit", "_parts", "_size")
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         """`limit`: bytes a line may have without its newline."""
         self._limit = limit
-        self._held = bytearray()  # one buffer: a peer that sends byte by byte must not cost an object for each
+        self._parts: list[bytes | bytearray] = []
+        self._size = 0
         self._discarding = False
 
     @property
     def buffered(self) -> int:
         """Bytes held of a line that has not ended yet."""
-        return len(self._held)
+        return self._size
 
     def feed(self, data: bytes) -> list[bytes | Oversized]:
         """Take bytes as they came and return every line that is now complete."""
@@ -54,15 +59,15 @@ class LineReader:
 
     def finish(self) -> bytes | None:
         """The last line of a stream that ended without a newline, or None when nothing is left over."""
-        if self._discarding or not self._held:
+        if self._discarding or not self._parts:
             return None
-        line = bytes(self._held)
+        line = b"".join(self._parts)
         self._reset()
         return line
 
     def give_up(self) -> int:
         """Drop the line that has begun, and the rest of it up to its newline; how many bytes were held of it."""
-        size = len(self._held)
+        size = self._size
         if size:
             self._reset()
             self._discarding = True
@@ -72,27 +77,35 @@ class LineReader:
         if self._discarding:
             self._discarding = False
             return
-        size = len(self._held) + len(piece)
+        size = self._size + len(piece)
         if size > self._limit:
             self._reset()
             out.append(Oversized(size))
             return
-        if self._held:
-            self._held += piece
-            piece = bytes(self._held)
+        if self._parts:
+            self._parts.append(piece)
+            piece = b"".join(self._parts)
             self._reset()
         out.append(piece[:-1] if piece.endswith(b"\r") else piece)
 
     def _keep(self, piece: bytes) -> list[bytes | Oversized]:
         if self._discarding or not piece:
             return []
-        size = len(self._held) + len(piece)
-        if size > self._limit:
+        self._size += len(piece)
+        if self._size > self._limit:
+            size = self._size
             self._reset()
             self._discarding = True
             return [Oversized(size)]
-        self._held += piece
+        # Small pieces are put together: a peer that sends byte by byte must not cost an object for each.
+        if len(piece) >= _SMALL:
+            self._parts.append(piece)
+        elif self._parts and isinstance(last := self._parts[-1], bytearray) and len(last) < _TOGETHER:
+            last += piece
+        else:
+            self._parts.append(bytearray(piece))
         return []
 
     def _reset(self) -> None:
-        self._held = bytearray()
+        self._parts.clear()
+        self._size = 0

@@ -22,7 +22,7 @@ def as_commands(text: str) -> str:
 def _command(tool: str, arguments: str) -> str | None:
     try:
         given: dict[str, Any] = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if tool == "mbx_inbox":
         return "mbxctl inbox --watch" if given.get("wait_s") else "mbxctl inbox"

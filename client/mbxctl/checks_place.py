@@ -171,11 +171,14 @@ def config(path: str) -> Finding:
     import tomllib
 
     try:
-        with Path(path).open("rb") as file:
-            tomllib.load(file)
+        # A pipe is not waited for: O_NONBLOCK is nothing to a file.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return Finding("fail", "config", f"{path} is not a file: defaults apply", f"move {path} away")
+            tomllib.loads(file.read(1024 * 1024).decode())
     except FileNotFoundError:
         return Finding("ok", "config", f"{path} is not there: defaults apply")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return Finding(
             "fail", "config", f"{path} can't be read, defaults or older values apply: {error}", f"mend {path}"
         )

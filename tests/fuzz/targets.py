@@ -51,7 +51,7 @@ from mbx_wire import hostrule, places
 from mbx_wire.envelope import Request
 from mbx_wire.framing import LineReader, Oversized
 from mbx_wire.methods import METHODS
-from mbxctl import lockfile
+from mbxctl import checks_place, lockfile
 from mbxd import config
 from mbxd.core import agentnames, events, naming, snapshot, tokens
 from mbxd.core.evolve import replay
@@ -175,6 +175,16 @@ def bridge(data: bytes) -> None:
     assert len([one for one in subject.outcomes if one.ticket == 1]) <= 1
     for line in subject.outbox:
         json.loads(line)
+    shim = Eras(load_tools)
+    call = b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"mbx_whoami","arguments":{}}}'
+    for version in (b"2024-11-05", b"2025-03-26"):
+        opening = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"%s"}}' % version
+        for sent in (opening, call):
+            shim.receive(sent)
+        for accepted in shim.calls:
+            shim.answer_encoded(accepted.ticket, data)
+        shim.calls.clear()
+    assert shim.open == 0
 
 
 def reply(data: bytes) -> None:
@@ -281,6 +291,7 @@ def _in_file(data: bytes, name: str, use: Callable[[Path], None]) -> None:
 
 def config_file(data: bytes) -> None:
     def use(path: Path) -> None:
+        assert checks_place.config(str(path)).level in {"ok", "fail"}
         with contextlib.suppress(config.BadConfig):
             policy = config.load(str(path)).policy()
             assert 1 <= policy.detach_grace <= 86_400

@@ -240,6 +240,7 @@ def test_a_configuration_that_is_no_file_holds_nobody_up(place: Place, kind: str
     path = place.config("")
     path.unlink()
     plant(kind, path, place.root / "target")
+    assert f"{path} " in parties.doctor(place)
     status: dict[str, Any] = place.start().person().call("status")
     assert str(path) in status["config_error"]
 
