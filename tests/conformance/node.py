@@ -67,25 +67,31 @@ def installed(folder: Path) -> Node:
 def _install(npm: str, folder: Path) -> None:
     for name in ("package.json", "package-lock.json"):
         shutil.copy2(HERE / name, folder)
-    done = subprocess.run(
-        # Not `npm ci`: it refuses when one optional package, for another system, can't be had.
-        [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev"],
-        cwd=folder,
+    settings = {
+        "npm_config_cache": str(folder / "cache"),
+        "npm_config_fetch_retry_mintimeout": "1000",  # milliseconds; a registry that can't be reached is known soon
+        "npm_config_fetch_retry_maxtimeout": "2000",
         # Whoever runs the tests may have told npm, in their own home, which registry to use.
-        env={**os.environ, "npm_config_cache": str(folder / "cache"), "npm_config_userconfig": _user_config()},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=INSTALL_LIMIT,
-        check=False,
-    )
-    shutil.rmtree(folder / "cache", ignore_errors=True)
+        "npm_config_userconfig": str(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".npmrc"),
+    }
+    try:
+        done = subprocess.run(
+            # Not `npm ci`: it refuses when one optional package, for another system, can't be had.
+            [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev", "--loglevel=error"],
+            cwd=folder,
+            env={**os.environ, **settings},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"npm could not install the packages within {INSTALL_LIMIT:.0f} s")
+    finally:
+        shutil.rmtree(folder / "cache", ignore_errors=True)
     if done.returncode != 0:
-        pytest.skip(f"npm could not install the packages: {done.stderr[:1000]}")
-
-
-def _user_config() -> str:
-    return str(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".npmrc")
+        pytest.skip(f"npm could not install the packages: {done.stderr[:500]}")
 
 
 def _program(folder: Path) -> str:

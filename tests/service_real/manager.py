@@ -6,6 +6,7 @@ lives in the cgroup and ends with it. Source: systemd(1), user@.service(5), sd_b
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -43,7 +44,10 @@ class User:
             raise Unable("systemd is not installed")
         if os.geteuid() != 0 or shutil.which("setpriv") is None:
             raise Unable("needs root and setpriv, to run a manager for another user")
-        account = pwd.getpwnam(ACCOUNT)
+        try:
+            account = pwd.getpwnam(ACCOUNT)
+        except KeyError:
+            raise Unable(f"there is no account {ACCOUNT}") from None
         self._program = program
         self._as_user = ["setpriv", "--reuid", str(account.pw_uid), "--regid", str(account.pw_gid), "--clear-groups"]
         self._uid = account.pw_uid
@@ -211,7 +215,8 @@ class User:
             for pid in file.read_text().split()
         }
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return not left
 
 
