@@ -121,11 +121,10 @@ class Daemons:
     def signal(self, number: int) -> bool:
         """Send a signal; whether one runs that got it."""
         pid = self.pid
-        if not pid:  # 0 would be the harness's own group
-            return False
-        os.kill(pid, number)
-        self.paused = number == signal.SIGSTOP
-        return True
+        self.paused = bool(pid) and number == signal.SIGSTOP
+        if pid:  # 0 would be the harness's own group
+            os.kill(pid, number)
+        return bool(pid)
 
     def replace(self, number: int) -> None:
         """End it and start the other build."""
