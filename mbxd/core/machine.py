@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import astuple
 
 from mbx_wire import admin as wire_admin
 from mbx_wire import agent as wire_agent
@@ -95,9 +95,9 @@ def decide(state: State, command: str, params: msgspec.Struct, ctx: Context) -> 
 
 def _refuse_tokens(params: msgspec.Struct) -> None:
     """Refuse a token in a text: texts are kept for good, and shown to everybody. Names have a rule of their own."""
-    for name in params.__struct_fields__:
+    for name in _texts(type(params)):
         value = getattr(params, name)
-        if isinstance(value, str) and tokens.inside(value) and name not in _NO_TEXTS:
+        if isinstance(value, str) and tokens.inside(value):
             raise Rejected(
                 Code.PARAMETER_INVALID,
                 f"`{name}` has a registration token in it, which others would see.",
@@ -105,8 +105,16 @@ def _refuse_tokens(params: msgspec.Struct) -> None:
             )
 
 
+@cache
+def _texts(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Fields that may be texts for others."""
+    return tuple(name for name in kind.__struct_fields__ if name not in _NO_TEXTS)
+
+
 def _with_room(state: State, decision: Decision) -> Decision:
     """The decision, unless it makes more than a host keeps."""
+    if len(state.identities) < IDENTITIES_MAX and len(state.projects) < PROJECTS_MAX:
+        return decision
     for event in decision.events:
         match event:
             case ev.IdentityRegistered() if len(state.identities) >= IDENTITIES_MAX:
@@ -129,13 +137,13 @@ def digest(command: str, params: msgspec.Struct, handle: str) -> bytes:
     It is in the log, so that a repeat after an upgrade is known: params at their defaults are left out, since a
     newer build may have more of them.
     """
-    defaults = _defaults(type(params))
-    given = {name: value for name, value in asdict(params).items() if value is not (d := defaults[name]) and value != d}
+    pairs = zip(_defaults(type(params)), astuple(params), strict=True)
+    given = {name: value for (name, default), value in pairs if value is not default and value != default}
     return hashlib.blake2b(_encode((command, given, handle)), digest_size=8).digest()
 
 
 @cache
-def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Field -> default; what has none stands at a value that nothing equals."""
+def _defaults(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
+    """Fields with their defaults; what has none stands at a value that nothing equals."""
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
-    return dict(zip(names, [msgspec.NODEFAULT] * (len(names) - len(defaults)) + list(defaults), strict=True))
+    return list(zip(names, [msgspec.NODEFAULT] * (len(names) - len(defaults)) + list(defaults), strict=True))

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 
+@lru_cache(maxsize=1024)  # a call shows its own time more than once, and that of the same events again and again
 def iso(seconds: float) -> str:
     """Unix seconds as `2026-01-31T12:00:00.000Z`. A time out of range is shown as the epoch's edge, never an error."""
     try:

@@ -56,6 +56,7 @@ _CARRIES_ACTIVITY = frozenset(
 """Events that move `last_active_at`: what is noted in memory is in the log with them."""
 
 Listener = Callable[[int, ev.Event], None]
+"""Told of every event but `Replied`, which is every second one and concerns nobody else."""
 
 
 class Engine:
@@ -101,9 +102,10 @@ class Engine:
             seq += 1
             machine.evolve(self.state, event)
             self._pending.append(Staged(seq, event, record, need, seq == end))
-            self._note(seq, event)
-            for listener in self.on_staged:
-                listener(seq, event)
+            if type(event) is not ev.Replied:
+                self._note(seq, event)
+                for listener in self.on_staged:
+                    listener(seq, event)
         self.staged_seq = seq
         self._counts["changed"] += 1
         self._counts["events"] += len(records)
@@ -179,8 +181,9 @@ class Engine:
         while waiting and waiting[0][0] <= seq:
             waiting.popleft()[1]()
         for item in done:
-            for listener in self.on_durable:
-                listener(item.seq, item.event)
+            if type(item.event) is not ev.Replied:
+                for listener in self.on_durable:
+                    listener(item.seq, item.event)
 
     def when_durable(self, seq: int, tell: Callable[[], None]) -> None:
         """Call `tell` in the event loop once `seq` is durable; at once when it is. `tell` must not raise."""

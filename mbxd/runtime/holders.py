@@ -161,8 +161,6 @@ class Holders:
 
     def on_event(self, _seq: int, event: ev.Event) -> None:
         """Follow grants and their ends."""
-        if type(event) is ev.Replied:
-            return  # every second event
         match event:
             case ev.Granted():
                 self._sit(event.identity, event.epoch, event.session.host, event.shims)

@@ -64,7 +64,7 @@ class Rows:
 
     def on_staged(self, _seq: int, event: ev.Event) -> None:
         """Listener of the engine: the page of the project that an event changed is no more."""
-        if type(event) is ev.Replied or not self._pages:
+        if not self._pages:
             return
         number = event.id if isinstance(event, ev.IdentityRegistered) else getattr(event, "identity", None)
         if number is None:
