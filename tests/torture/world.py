@@ -193,6 +193,8 @@ class World(Society):
             self._born(step.who)
 
     def _do_kill(self, step: Step) -> None:
+        if step.pick % 2:
+            self._do_burst(step)
         body = self._of(step.who)
         if body.alive:
             self._kill(body, ghost=step.name if step.pick % 3 == 0 else "")
@@ -240,11 +242,15 @@ class World(Society):
     # -- what happens to the daemon and the machine ----------------------------------------------------------
 
     def _do_daemon_kill(self, step: Step) -> None:
+        if step.pick % 2:
+            self._do_burst(step)  # it dies in the midst of it
         self.daemons.end()
         if step.pick % 3:
             self._up()
 
     def _do_daemon_stop(self, step: Step) -> None:
+        if step.pick % 2:
+            self._do_burst(step)
         self.daemons.end(signal.SIGTERM)
         if step.pick % 3:
             self._up()
