@@ -167,3 +167,7 @@ def _units() -> Iterator[Finding]:
         yield Finding("warn", "service", message, "mbxctl service install")
     else:
         yield Finding("ok", "service", f"systemd units in {target} are this installation's")
+    failed = service.failed_units()
+    if failed:
+        message = f"systemd has given up on {' and '.join(failed)}; why: journalctl --user -u mbxd.service -n 30"
+        yield Finding("warn", "service", message, "mbxctl start")

@@ -171,6 +171,11 @@ def socket_is_active() -> bool:
     return _state("is-active", "mbxd.socket") == "active"
 
 
+def failed_units() -> list[str]:
+    """Units that systemd has given up on."""
+    return [name for name in UNITS if _state("is-failed", name) == "failed"]
+
+
 def _default_place() -> bool:
     return not (os.environ.get("MBX_STATE_DIR") or os.environ.get("MBX_SOCKET"))
 

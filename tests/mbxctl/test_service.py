@@ -17,6 +17,7 @@ echo "$*" >> {log}
 case "$*" in
 *is-system-running*) echo {state}; test {state} = running ;;
 *is-active*) echo active ;;
+*"is-failed mbxd.service"*) echo {service}; test {service} = failed ;;
 *is-enabled*) echo enabled ;;
 *enable*) test {enable} = ok || {{ echo 'Created symlink a -> b.' >&2; echo 'Failed to enable unit' >&2; exit 1; }} ;;
 *" start "*) cd "$XDG_RUNTIME_DIR/mbx" && mv listening mbxd.sock; exit {start} ;;
@@ -25,11 +26,14 @@ esac
 """
 
 
-def fake_systemctl(place: Place, *, state: str = "running", enable: str = "ok", start: int = 0) -> str:
+def fake_systemctl(
+    place: Place, *, state: str = "running", enable: str = "ok", start: int = 0, service: str = "active"
+) -> str:
     folder = place.root / "bin"
     folder.mkdir(exist_ok=True)
     script = folder / "systemctl"
-    script.write_text(FAKE.format(log=shlex.quote(str(place.root / "calls")), state=state, enable=enable, start=start))
+    log = shlex.quote(str(place.root / "calls"))
+    script.write_text(FAKE.format(log=log, state=state, enable=enable, start=start, service=service))
     script.chmod(0o755)
     return f"{folder}:/usr/bin:/bin"
 
@@ -138,6 +142,17 @@ def test_a_daemon_that_runs_without_its_service_says_so(place: Place, failing_se
     assert result.code == 0, result
     assert "systemd could not start mbxd.service" in result.err
     assert place.run("status", "--json", cwd=place.project, **failing_service).document["socket_activated"] is False
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_the_doctor_tells_of_a_unit_that_systemd_gave_up(place: Place, *, failed: bool) -> None:
+    assert place.run("service", "install", PATH=fake_systemctl(place)).code == 0
+    path = fake_systemctl(place, service="failed" if failed else "active")
+    found = [one for one in place.run("doctor", "--json", PATH=path).document["checks"] if one["check"] == "service"]
+    assert [one["level"] for one in found] == (["ok", "warn"] if failed else ["ok"])
+    if failed:
+        assert "given up on mbxd.service" in found[1]["message"]
+        assert found[1]["fix"] == "mbxctl start"
 
 
 def test_a_percent_sign_in_the_path_is_no_specifier() -> None:
