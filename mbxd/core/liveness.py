@@ -28,7 +28,7 @@ class Evidence(NamedTuple):
     dead when all are proven gone, unknown otherwise. connected: a connection of the session is open.
     loose_s: awake seconds since the session was last seen attached (or its evidence readable), 0 while it is.
     idle_s: awake seconds since the session's last call; sibling_s: since the last call of another
-    conversation of the same host, None when there is none.
+    conversation of the same host, None unless there is one that called after this session did.
     """
 
     host: Status

@@ -56,11 +56,10 @@ class Seat:
 
 @dataclass(slots=True, eq=False)
 class Calls:
-    """Who of a host's conversations called last, and when the last of the others did (None: no others)."""
+    """Which of a host's conversations called last, and when."""
 
     identity: int
     at: float
-    others_at: float | None
 
 
 class Holders:
@@ -248,22 +247,18 @@ class Holders:
         calls = self._calls.get(seat.host.identity)
         if calls is None:
             return
-        if calls.identity != seat.identity:
-            calls.identity, calls.others_at = seat.identity, calls.at
-        calls.at = now
+        calls.identity, calls.at = seat.identity, now
 
     def _since_sibling(self, seat: Seat, now: float) -> float | None:
-        """Seconds since another conversation of the same host called. A session alone in its process has none."""
+        """Seconds since another conversation of the same host called; None unless that was after this one did."""
         host = seat.host.identity
         calls = self._calls.get(host)
         if calls is None:
             # A seat is also found by its shims: only those whose host this is are conversations of it.
             seats = (self._seats[identity] for identity in self._by_process[host])
-            order = sorted(((s.last_call, s.identity) for s in seats if s.host.identity == host), reverse=True)
-            others = order[1][0] if len(order) > 1 else None
-            calls = self._calls[host] = Calls(order[0][1], order[0][0], others)
-        at = calls.others_at if calls.identity == seat.identity else calls.at
-        return None if at is None else now - at
+            at, last = max((s.last_call, s.identity) for s in seats if s.host.identity == host)
+            calls = self._calls[host] = Calls(last, at)
+        return None if calls.identity == seat.identity else now - calls.at
 
     def _settle(self, process: ProcessId) -> None:
         for identity in self._by_process.get(process, ()):

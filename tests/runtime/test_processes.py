@@ -20,10 +20,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mbxd.ports import Processes
+from mbxd.ports import Processes, ProcessId
 from mbxd.runtime import portable, procfs
 from mbxd.runtime.portable import PsutilTable, facts
-from mbxd.runtime.processes import LocalProcesses, unseen
+from mbxd.runtime.processes import LocalProcesses, _ago, unseen
 from mbxd.runtime.procfs import Procfs, Stat, parse_stat, pid_of_pidfd, split_cmdline
 from tests.support.hosts import PATIENCE, PYTHON, Hosts, in_pid_namespace, is_root, wait_zombie
 
@@ -117,6 +117,12 @@ def test_a_hostile_argv_gives_a_clean_description(hosts: Hosts, port: LocalProce
 def test_ticks_are_the_raw_field(port: LocalProcesses) -> None:
     raw = Path("/proc/self/stat").read_bytes().rsplit(b")", 1)[1].split()[19]
     assert port.ancestry(os.getpid())[0].identity.ticks == int(raw)
+
+
+def test_an_identity_names_the_boot_and_the_namespace_that_its_pid_belongs_to(port: LocalProcesses) -> None:
+    me = port.ancestry(os.getpid())[0].identity
+    assert me.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert me.ns == Path("/proc/self/ns/pid").stat().st_ino
 
 
 def test_identity_never_comes_from_create_time() -> None:
@@ -376,6 +382,62 @@ def test_a_process_may_be_adopted_while_its_pid_is_unreadable(hosts: Hosts) -> N
     port.shutdown()
 
 
+def test_a_process_that_is_reaped_while_it_is_adopted_is_not_its_successor(hosts: Hosts) -> None:
+    """The ticks that were read may be those of the pid's next owner: none of both is believed."""
+
+    class Late(Procfs):
+        def stat(self, pid: int) -> Stat:
+            child.kill()
+            child.wait(PATIENCE)
+            return Stat("S", 1, 12345)
+
+    child = hosts.sleeper()
+    port = LocalProcesses(table=Late())
+    identity, handle = port.adopt(os.pidfd_open(child.pid))
+    assert identity == ProcessId(port.boot_id(), 0, 0, 0, identity.inode)
+    assert identity.inode != 0
+    assert port.probe(identity, handle) == EXITED
+    port.shutdown()
+
+
+def test_pid_1_is_a_process_like_any_other(port: LocalProcesses) -> None:
+    """In a container the agent itself may be pid 1."""
+    identity, handle = port.adopt(os.pidfd_open(1))
+    assert identity == port.ancestry(1)[0].identity
+    assert port.probe(identity, handle) == ALIVE
+
+
+def test_a_descriptor_that_was_closed_behind_our_back_is_no_death(hosts: Hosts, port: LocalProcesses) -> None:
+    identity = port.ancestry(hosts.sleeper().pid)[0].identity
+    handle = port.open(identity)
+    assert handle is not None
+    os.close(handle)
+    assert port.probe(identity, handle) == ALIVE  # from the table
+    del port._watched[handle]
+
+
+def test_a_closed_handle_says_nothing_though_somebody_inherited_it(hosts: Hosts, port: LocalProcesses) -> None:
+    """The epoll set would go on reporting it, under a number that is another handle's by now."""
+    first, second = hosts.sleeper(), hosts.sleeper()
+    handle = port.open(port.ancestry(first.pid)[0].identity)
+    assert handle is not None
+    inherited = os.dup(handle)
+    port.close(handle)
+    assert port.open(port.ancestry(second.pid)[0].identity) == handle
+    first.kill()
+    wait_zombie(first.pid)
+    assert port._epoll is not None
+    assert port._epoll.poll(0) == []
+    os.close(inherited)
+
+
+def test_the_inode_that_all_anonymous_files_share_tells_nobody_apart(port: LocalProcesses) -> None:
+    """Before Linux 6.9 a pidfd is such a file."""
+    fd = os.eventfd(0)
+    assert port._inode(fd) == 0
+    os.close(fd)
+
+
 def test_the_pid_of_a_pidfd() -> None:
     child = subprocess.Popen([*PYTHON, "-c", "pass"])
     fd = os.pidfd_open(child.pid)
@@ -390,6 +452,24 @@ def test_numbers_of_ours_are_negative_and_differ() -> None:
     numbers = {unseen() for _ in range(50)}
     assert len(numbers) == 50
     assert all(-(2**63) < number < 0 for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.9, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (7200, "2 h"), (86399, "23 h"), (200000, "2 d")],
+)
+def test_how_long_ago_is_told_in_one_unit(seconds: float, text: str) -> None:
+    assert _ago(seconds) == text
+
+
+def test_age_counts_from_the_start_of_the_process(hosts: Hosts) -> None:
+    table = Procfs()
+    stat = table.stat(hosts.sleeper().pid)
+    age = table.age(stat)
+    assert 0 <= age < PATIENCE
+    hour = 3600 * os.sysconf("SC_CLK_TCK")
+    assert 0 <= table.age(stat._replace(ticks=stat.ticks - hour)) - age - 3600 < PATIENCE
+    assert table.age(stat._replace(ticks=stat.ticks + hour)) == 0.0
 
 
 # The portable paths
@@ -428,6 +508,16 @@ def test_facts_are_the_same_by_both_ways(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "uid"), [("Uid:\t1\t2\t3\t4", 2), ("Uid:", -1), ("Uid:\t1", -1), ("Uid:\tx\ty", -1), ("Gid:\t5\t6", -1)]
+)
+def test_the_effective_user_is_meant_and_a_strange_line_names_nobody(tmp_path: Path, line: str, uid: int) -> None:
+    (tmp_path / "self").symlink_to(str(os.getpid()))
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text(f"Name:\tx\n{line}\nThreads:\t1\n")
+    assert Procfs(str(tmp_path)).facts(7) == procfs.NO_FACTS._replace(uid=uid)
+
+
+@pytest.mark.parametrize(
     ("data", "argv"),
     [
         (b"", ()),
@@ -437,6 +527,8 @@ def test_facts_are_the_same_by_both_ways(hosts: Hosts) -> None:
         (b"tmux: server", ("tmux: server",)),
         (b"a\0\0b\0", ("a", "", "b")),
         (b"\xff\0", ("\udcff",)),
+        (b"cut\0off", ("cut", "off")),
+        (b"sh\0X\0", ("sh", "X")),
     ],
 )
 def test_a_command_line_is_split(data: bytes, argv: tuple[str, ...]) -> None:

@@ -310,7 +310,7 @@ async def test_adopting_the_dead_reports_the_death(world: World) -> None:
     world.exit(pid)
     world.reap(pid)
     identity, handle = world.port.adopt(peer.pidfd)
-    assert (identity.pid, identity.ticks) == (0, 0)
+    assert identity == ProcessId(world.port.boot_id(), 0, 0, 0, identity.inode)
     assert identity.inode != 0
     with trio.fail_after(5):
         assert await world.port.wait_deaths() == [handle]
@@ -342,6 +342,22 @@ def test_another_boot_is_dead_without_looking(world: World) -> None:
     identity = identify(world.port, world.start())._replace(boot="another")
     assert world.port.probe(identity, None) == ("dead", "rebooted")
     assert world.port.open(identity) is None
+
+
+def test_another_boot_counts_more_than_a_pid_that_is_gone(world: World) -> None:
+    pid = world.start()
+    identity = identify(world.port, pid)._replace(boot="another")
+    world.exit(pid)
+    world.reap(pid)
+    assert world.port.probe(identity, None) == ("dead", "rebooted")
+
+
+def test_ticks_alone_are_enough_to_open(world: World) -> None:
+    """What a daemon wrote down where pidfds had no inodes."""
+    identity = identify(world.port, world.start())._replace(inode=0)
+    handle = world.port.open(identity)
+    assert handle is not None
+    assert world.port.probe(identity, handle) == ALIVE
 
 
 def test_a_pid_of_another_namespace_is_never_looked_up(world: World) -> None:
