@@ -29,9 +29,6 @@ class NewerFormat(Exception):
     """A file was written by a newer mbxd. Nothing was changed on the disk."""
 
     def __init__(self, file: str, found: int, known: int) -> None:
-        self.file = file
-        self.found = found
-        self.known = known
         super().__init__(
             f"{file} has format version {found}, this mbxd knows up to {known}. Nothing was changed. "
             "Start the newer mbxd, or restore the copy made before the upgrade."

@@ -315,11 +315,11 @@ class Log:
         with self._mutex:
             current, sealed = self._current, list(self._sealed)
         if current is not None and bound >= current.first:
-            data = read_whole(self._vfs, f"{self._directory}/{segment_name(current.first)}")
-            result = fmt.scan(data, current.salt, current.first, upto=bound)
+            path = f"{self._directory}/{segment_name(current.first)}"
+            result = fmt.scan(read_whole(self._vfs, path), current.salt, current.first, upto=bound)
             records, last = result.records, current.first + len(result.records) - 1
             if last < bound:
-                raise Damaged(segment_name(current.first), result.end, last + 1, result.why)
+                raise Damaged(path, result.end, last + 1, result.why)
             yield from _backwards(current.first, records, bound)
         for segment in reversed(sealed):
             if segment.first > bound:

@@ -269,6 +269,24 @@ async def test_a_silent_conversation_gives_way_only_while_its_siblings_go_on(aut
         assert (await client.refused("identity.claim", {"name": "shop-a"}, session="s1")).code == "IDENTITY_IN_USE"
 
 
+async def test_a_conversation_that_goes_leaves_its_siblings_watched(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, host, shim = await rig.session()
+        for name in ("shop-a", "shop-b", "shop-c"):
+            await client.register(name, session=name)
+        await client.call("identity.release", session="shop-a")
+        person = await rig.person()
+        await client.stream.aclose()
+        rig.machine.kill(shim)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [(await person.state(name))[0] for name in ("shop-b", "shop-c")] == ["detached", "detached"]
+        rig.machine.kill(host)
+        await trio.testing.wait_all_tasks_blocked()
+        for name in ("shop-b", "shop-c"):
+            assert await person.state(name) == ("vacant", "holder-exited")
+        assert rig.services.holders._by_process == {}
+
+
 async def test_stale_evidence_does_not_end_a_newer_grant(autojump_clock: trio.abc.Clock) -> None:
     async with running() as rig:
         client, _, _ = await rig.session()

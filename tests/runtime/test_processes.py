@@ -83,6 +83,24 @@ def test_no_stat_line_is_a_value_error(data: bytes) -> None:
         assert b"(" in data
 
 
+TWENTY = b"S 1 " + b"0 " * 17 + b"77"
+"""The fields behind the name, up to the start time."""
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"1 (x)", b"1 (x) S 1 2", b"1 (x) " + TWENTY[:-3], b"1 x) " + TWENTY, TWENTY * 2]
+)
+def test_a_line_that_was_cut_is_a_value_error(line: bytes) -> None:
+    assert parse_stat(b"1 (x) " + TWENTY) == Stat("S", 1, 77)
+    with pytest.raises(ValueError, match="not a line"):
+        parse_stat(line)
+
+
+@pytest.mark.parametrize(("state", "zombie"), [*((s, True) for s in "ZXx"), *((s, False) for s in "RSDTtIKP")])
+def test_states_of_a_leader_that_has_exited(state: str, zombie: bool) -> None:
+    assert Stat(state, 1, 77).zombie is zombie
+
+
 HOSTILE = [b"x) R 1 2 3 (", b"a) Z 1 (b c", b"))))", b"\xff\xfe \n"]
 
 

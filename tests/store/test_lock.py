@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mbxd.store.lock import Held, Lock, holders, parse_owner
+from mbxd.store.lock import Held, Lock, _has_open, holders, parse_owner
 
 HOLD = """
 import os, sys, time
@@ -58,7 +58,7 @@ def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
         with pytest.raises(Held) as caught:
             Lock.acquire(str(path))
         assert (caught.value.pid, caught.value.ticks) == (process.pid, 77)
-        assert f"process {process.pid}" in str(caught.value)
+        assert str(caught.value) == f"{path} is held by process {process.pid}"
     finally:
         end(process)
     lock = Lock.acquire(str(path), ticks=5)
@@ -178,6 +178,10 @@ def wait_free(path: Path) -> None:
         if not holders(str(path)):
             return
     pytest.fail("the lock file stays open")
+
+
+def test_a_process_that_can_not_be_looked_into_is_not_called_a_holder(tmp_path: Path) -> None:
+    assert not _has_open(str(tmp_path / "gone"), tmp_path.stat())
 
 
 def test_lock_is_not_inherited_by_programs(tmp_path: Path) -> None:

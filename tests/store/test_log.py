@@ -99,6 +99,23 @@ def test_history_names_damage() -> None:
         list(reader)
 
 
+def test_history_names_damage_in_the_segment_that_is_written_to() -> None:
+    vfs = MemVfs()
+    log = open_log(vfs).log
+    for number in range(4):
+        log.append([bytes([number]) * 20])
+    path = f"{DIRECTORY}/{segment_name(1)}"
+    data = bytearray(vfs.contents(path))
+    batch = fmt.batch_size([bytes(20)])
+    data[fmt.HEADER_SIZE + 2 * batch + 20] ^= 1
+    vfs.put(path, bytes(data))
+    assert list(log.history(upto=2)) == [(2, b"\1" * 20), (1, b"\0" * 20)]
+    with pytest.raises(Damaged) as caught:
+        list(log.history())
+    assert (caught.value.file, caught.value.offset, caught.value.seq) == (path, fmt.HEADER_SIZE + 2 * batch, 3)
+    assert caught.value.why == "the checksum of a frame is wrong"
+
+
 def test_history_ends_where_a_trim_took_segments_away() -> None:
     log = open_log(MemVfs(), retain=0).log
     state = [bytes([65 + number]) * 200 for number in range(8)]

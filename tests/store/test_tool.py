@@ -11,7 +11,7 @@ from mbxd.store import format as fmt
 from mbxd.store.errors import Damaged
 from mbxd.store.lock import Held
 from mbxd.store.repair import merge
-from mbxd.store.segment import segment_name, snapshot_name
+from mbxd.store.segment import free_name, segment_name, snapshot_name
 from mbxd.store.tool import run
 from tests.store.life import DIRECTORY, fold, open_log
 from tests.support.memvfs import MemVfs, PowerCut
@@ -103,7 +103,8 @@ def test_verify_names_file_offset_and_record_and_what_is_still_readable(
     before = vfs.image(DIRECTORY)
     assert call(vfs, "verify") == 1
     out = capsys.readouterr().out
-    assert f"{segment_name(1)}\toffset {offset(4)}\trecord 4\t" in out
+    assert f"{segment_name(1)}\toffset {offset(4)}\trecord 4\tthe checksum of a frame is wrong" in out
+    assert out.count("damaged\t") == 1
     assert "keep records up to 3; lost: records 4 to 30" in out
     assert "still readable in what is put aside: records 5 to 30" in out
     assert vfs.image(DIRECTORY) == before
@@ -119,6 +120,24 @@ def test_verify_finds_damage_in_old_segments_and_snapshots(capsys: pytest.Captur
     assert segment_name(1) in out.out
     assert snapshot_name(20) in out.out
     assert "starts all the same" in out.err
+
+
+def test_a_new_registry_is_good_and_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    vfs = MemVfs()
+    open_log(vfs).log.close()
+    assert [call(vfs, "verify"), call(vfs, "dump"), call(vfs, "repair", "--yes")] == [0, 0, 0]
+    assert capsys.readouterr().out == "good\trecords 0 to 0\tsegments 0\tsnapshots none\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["verify", "now"], ["dump", "--from", "x"], ["mend"]])
+def test_a_usage_error_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    vfs, _ = log_of(1)
+    with pytest.raises(SystemExit) as caught:
+        call(vfs, *argv)
+    assert caught.value.code == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert "usage: mbxd log" in out.err
 
 
 def test_repair_needs_yes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +173,49 @@ def test_repair_keeps_what_comes_before_and_the_original_bytes(which: int, capsy
     assert fold(recovery) == state[:last]
     recovery.log.append([b"goes on"])
     assert fold(open_log(vfs.after_power_cut(1, "nothing"), segment=1024)) == [*state[:last], b"goes on"]
+
+
+def test_repair_ends_a_sealed_segment_whose_last_batch_is_damaged(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing readable follows within it, but its successor says that it went on."""
+    vfs, state = log_of(30)
+    count = per_segment(vfs)
+    spoil(vfs, segments(vfs)[0], offset(count) + 20)
+    damaged = vfs.contents(f"{DIRECTORY}/{segment_name(1)}")
+    assert call(vfs, "repair", "--yes") == 0
+    assert f"keep records up to {count - 1}; lost: records {count} to 30" in capsys.readouterr().out
+    assert vfs.contents(f"{DIRECTORY}/{segment_name(1)}.orig-1") == damaged
+    assert not vfs.contents(f"{DIRECTORY}/{segment_name(1)}")[offset(count) :].strip(b"\0")
+    assert fold(open_log(vfs, segment=1024)) == state[: count - 1]
+
+
+@pytest.mark.parametrize("snapshots", [(), (3,)])
+def test_repair_of_a_good_frame_out_of_place_at_the_end(
+    snapshots: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    vfs, state = log_of(3, snapshots=snapshots)
+    path = f"{DIRECTORY}/{segments(vfs)[0]}"
+    data = vfs.contents(path)
+    salt = fmt.decode_header(data, fmt.SEGMENT_MAGIC, path).salt
+    stray = fmt.encode_frame(salt, 4, fmt.COMMIT, bytes(16))
+    vfs.put(path, data[: offset(4)] + stray + data[offset(4) + len(stray) :])
+    with pytest.raises(Damaged):
+        open_log(vfs, segment=1024)
+    assert call(vfs, "repair", "--yes") == 0
+    assert "keep records up to 3; lost: an unknown number of records from 4 on" in capsys.readouterr().out
+    assert vfs.contents(path) == data
+    assert fold(open_log(vfs, segment=1024)) == state
+
+
+def test_repair_leaves_segments_alone_that_are_good(capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest segment is missing, and only a snapshot remembers it: nothing has to be cut."""
+    vfs, _ = log_of(30, snapshots=(29,))
+    vfs.remove(f"{DIRECTORY}/{segments(vfs)[-1]}")
+    before = {name: vfs.contents(f"{DIRECTORY}/{name}") for name in segments(vfs)}
+    assert call(vfs, "repair", "--yes") == 0
+    assert {name: vfs.contents(f"{DIRECTORY}/{name}") for name in segments(vfs)} == before
+    assert [name for name in vfs.names(DIRECTORY) if ".orig-" in name] == [f"{snapshot_name(29)}.orig-1"]
+    last = len(fold(open_log(vfs, segment=1024)))
+    assert f"lost: records {last + 1} to 29" in capsys.readouterr().out
 
 
 def test_repair_puts_snapshots_of_lost_records_aside() -> None:
@@ -238,6 +300,14 @@ def test_newer_data_is_read_when_its_writer_allows_it(capsys: pytest.CaptureFixt
         assert call(vfs, "repair", "--yes") == 1
         assert vfs.image(DIRECTORY) == before
         capsys.readouterr()
+
+
+def test_what_is_put_aside_never_replaces_what_was_put_aside_before() -> None:
+    vfs, _ = log_of(1)
+    for number in (1, 2, 4):
+        vfs.put(f"{DIRECTORY}/x.orig-{number}", b"")
+    assert free_name(vfs, DIRECTORY, "x.orig") == "x.orig-3"
+    assert free_name(vfs, DIRECTORY, "x.bad") == "x.bad-1"
 
 
 def test_ranges_are_merged() -> None:

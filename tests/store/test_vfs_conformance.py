@@ -173,6 +173,32 @@ def test_short_writes_are_returned_not_hidden(tmp_path: Path, small_files: int) 
     file.close()
 
 
+def test_a_read_that_the_system_cuts_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One read gives at most 2 GiB."""
+    (tmp_path / "a").write_bytes(bytes(range(20)))
+    file = OsVfs().open(str(tmp_path / "a"), read_only=True)
+    pread = os.pread
+    monkeypatch.setattr("mbxd.store.vfs.os.pread", lambda fd, size, offset: pread(fd, min(size, 3), offset))
+    assert file.pread(8, 1) == bytes(range(1, 9))
+    assert file.pread(8, 15) == bytes(range(15, 20))
+    assert file.pread(8, 20) == b""
+    file.close()
+
+
+@pytest.mark.skipif(real._FULL_SYNC is not None, reason="macOS flushes the drive instead")
+def test_data_is_synced_by_fdatasync_and_names_by_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[str, int]] = []
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(
+            f"mbxd.store.vfs.os.{name}", lambda fd, name=name: called.append((name, os.fstat(fd).st_ino))
+        )
+    file = OsVfs().open(str(tmp_path / "a"), create=True)
+    file.sync_data()
+    OsVfs().sync_dir(str(tmp_path))
+    assert called == [("fdatasync", (tmp_path / "a").stat().st_ino), ("fsync", tmp_path.stat().st_ino)]
+    file.close()
+
+
 def test_full_sync_on_macos_with_its_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
 
