@@ -161,6 +161,7 @@ class Daemon:
             services.holders.propose_all_gone()
             await services.engine.wait_durable()
             services.post.open(parts.ground.file(places.MAIL_NAME))
+            services.instances.known(services.post.instances())
             engine_nursery.start_soon(services.post.follow)
             engine_nursery.start_soon(services.post.mend, parts.ground.file(places.MAIL_NAME))
             for loop in (services.holders.watch_deaths, services.holders.sweep_for_ever, self._snapshots.keep):

@@ -25,6 +25,11 @@ _KNOWN: Final = (
 )
 
 
+def instances(conn: sqlite3.Connection) -> list[str]:
+    """Client instances with kept results."""
+    return [instance for (instance,) in conn.execute("SELECT DISTINCT instance FROM replies")]
+
+
 class Replies:
     """The results that concern the running transaction."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from mbxd.mail import commands, queries, schema
+from mbxd.mail import commands, queries, replies, schema
 from mbxd.mail.errors import MailBusy, MailError, MailUnusable, translate
 from mbxd.mail.records import Letter, Open, Page, Reading, Report
 from mbxd.mail.search import Scope, search
@@ -141,6 +141,10 @@ class MailStore:
     def open_requests(self) -> list[Open]:
         """See `queries.open_requests`."""
         return self._read(queries.open_requests)
+
+    def instances(self) -> list[str]:
+        """Client instances with kept results."""
+        return self._read(replies.instances)
 
     def held_roles(self) -> list[commands.Role]:
         """Roles that mail is held for."""

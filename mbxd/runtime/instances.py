@@ -24,7 +24,15 @@ class Instances:
         """`known`: instances with kept results from before the start; they get the full time again."""
         self._awake = awake
         self._open: Counter[str] = Counter()
-        self._gone_since = dict.fromkeys(known, awake.now())
+        self._gone_since: dict[str, float] = {}
+        self.known(known)
+
+    def known(self, instances: Iterable[str]) -> None:
+        """Others with kept results from before the start."""
+        now = self._awake.now()
+        for instance in instances:
+            if instance not in self._open:
+                self._gone_since.setdefault(instance, now)
 
     def opened(self, instance: str) -> None:
         """A connection introduced itself."""

@@ -61,6 +61,14 @@ class Post:
         except MailError as error:
             self._fail(error)
 
+    def instances(self) -> list[str]:
+        """Client instances whose results the store keeps. Blocks: for the start."""
+        try:
+            return [] if self._store is None else self._store.instances()
+        except MailError as error:
+            self._fail(error)
+            return []
+
     async def mend(self, path: str) -> None:
         """Try again now and then while there is no mail, for ever: the disk may have room, the file be restored."""
         while True:

@@ -490,6 +490,17 @@ def test_a_retry_never_doubles(office: Office) -> None:
     assert office.anna.refused("mail.send", {**other, "idempotency_key": "k1"}).code == "KEY_REUSED"
 
 
+def test_kept_results_of_mail_are_known_after_a_restart(office: Office) -> None:
+    """Else nobody would ever forget those of a client that is gone and changed nothing but mail."""
+    other = office.daemon.person()
+    send(other, "owner", request_id="r1")
+    other.close()
+    office.daemon.kill()
+    office.daemon = office.place.start()
+    gone = office.daemon.person().call("admin.stats")["parts"]["instances"]["gone"]
+    assert gone == 3, "anna's and bert's, who are not back yet, and the other's"
+
+
 def test_a_retry_is_answered_when_its_recipients_are_gone(office: Office) -> None:
     first = send(office.anna, "*", request_id="r1")
     keyed = send(office.anna, "*", idempotency_key="k1")
