@@ -139,17 +139,15 @@ class Holders:
             del self._connections[shim]
         self._settle(shim)
 
-    def spoke(self, identity: int, shim: ProcessId) -> bool:
-        """A process spoke for the holder of this identity; True when it is the first time (to be logged)."""
+    def spoke(self, identity: int, shim: ProcessId) -> None:
+        """A process spoke for the holder of this identity, before anything is logged about it."""
         seat = self._seats.get(identity)
         if seat is None:
-            return False
+            return
         self._called(seat)
-        if shim in seat.shims:
-            return False
-        self._add_shim(seat, shim)
-        self._settle_seat(seat)
-        return True
+        if shim not in seat.shims:
+            self._add_shim(seat, shim)
+            self._settle_seat(seat)
 
     # -- the registry's events -------------------------------------------------------------------------------
 
@@ -159,15 +157,10 @@ class Holders:
             self._sit(identity.id, identity.epoch, hold.session.host, hold.shims)
 
     def on_event(self, _seq: int, event: ev.Event) -> None:
-        """Follow grants and their ends."""
+        """Follow grants and their ends. A shim is known before it is logged: see `spoke`."""
         match event:
             case ev.Granted():
                 self._sit(event.identity, event.epoch, event.session.host, event.shims)
-            case ev.ShimAttached():
-                seat = self._seats.get(event.identity)
-                if seat is not None and event.shim not in seat.shims:
-                    self._add_shim(seat, event.shim)
-                    self._settle_seat(seat)
             case ev.Released() | ev.HolderEnded() | ev.Freed():
                 self._leave(event.identity)
             case _:
@@ -229,8 +222,6 @@ class Holders:
         seat = self._seats.get(identity)
         if seat is None:
             return None
-        if seat.settled is None:
-            self._settle_seat(seat)
         settled = seat.settled
         siblings = len(seat.mates) > 1
         if seat.loose_since is None and not siblings:

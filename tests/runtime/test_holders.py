@@ -269,6 +269,48 @@ async def test_a_silent_conversation_gives_way_only_while_its_siblings_go_on(aut
         assert (await client.refused("identity.claim", {"name": "shop-a"}, session="s1")).code == "IDENTITY_IN_USE"
 
 
+async def test_the_conversation_that_called_last_is_the_one_that_goes_on(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, _, _ = await rig.session()
+        person = await rig.person()
+
+        async def states() -> tuple[str, ...]:
+            return tuple([(await person.state(name))[0] for name in ("shop-a", "shop-b", "shop-c")])
+
+        for name in ("shop-a", "shop-b", "shop-c"):
+            await client.register(name, session=name)
+        await trio.sleep(HOUR)
+        assert await states() == ("live", "live", "live")
+        await client.call("identity.list", session="shop-c")
+        assert await states() == ("detached", "detached", "live")
+        await client.call("identity.list", session="shop-a")
+        assert await states() == ("live", "detached", "live")
+        await trio.sleep(HOUR)
+        assert await states() == ("live", "live", "live"), "now all are silent"
+        await client.call("identity.list", session="shop-a")
+        assert await states() == ("live", "detached", "detached")
+        await client.call("identity.release", session="shop-a")
+        assert await states() == ("vacant", "live", "live"), "who has gone is no sibling"
+        for name in ("shop-b", "shop-c"):
+            await client.call("identity.release", session=name)
+        assert rig.services.holders._calls == {}
+
+
+async def test_death_is_final_whatever_is_seen_at_the_pid_later(autojump_clock: trio.abc.Clock) -> None:
+    async with running(Machine(pidfd=False)) as rig:
+        client, _, shim = await rig.session()
+        await client.register("shop-a")
+        rig.machine.reuse(shim)
+        await trio.sleep(3)
+        person = await rig.person()
+        assert (await person.state("shop-a"))[0] == "detached"
+        rig.machine.hide(shim)
+        await trio.sleep(10)
+        assert (await person.state("shop-a"))[0] == "detached"
+        why = await person.call("identity.why", {"name": "shop-a"})
+        assert sorted(p["verdict"] for p in why["processes"]) == ["alive", "dead"]
+
+
 async def test_a_conversation_that_goes_leaves_its_siblings_watched(autojump_clock: trio.abc.Clock) -> None:
     async with running() as rig:
         client, host, shim = await rig.session()
@@ -285,6 +327,23 @@ async def test_a_conversation_that_goes_leaves_its_siblings_watched(autojump_clo
         for name in ("shop-b", "shop-c"):
             assert await person.state(name) == ("vacant", "holder-exited")
         assert rig.services.holders._by_process == {}
+
+
+async def test_a_death_is_written_down_under_its_epoch(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, host, _ = await rig.session()
+        for name in ("shop-a", "shop-b"):
+            await client.register(name, session=name)
+        before = rig.services.engine.staged_seq
+        rig.machine.kill(host)
+        await trio.testing.wait_all_tasks_blocked()
+        state = rig.services.engine.state
+        assert rig.services.engine.staged_seq == before + 2
+        assert list(state.holders()) == []
+        for identity in state.identities.values():
+            assert identity.past is not None
+            assert (identity.past.reason, identity.epoch) == ("holder-exited", 1)
+        assert rig.services.holders.statistics()["seats"] == 0
 
 
 async def test_stale_evidence_does_not_end_a_newer_grant(autojump_clock: trio.abc.Clock) -> None:
