@@ -66,6 +66,9 @@ async def test_without_pidfds_the_sweep_sees_a_death(autojump_clock: trio.abc.Cl
         while (await person.state("shop-a"))[0] != "vacant":  # noqa: ASYNC110 - the moment is what is tested
             await trio.sleep(0.1)
         assert trio.current_time() - began <= (0.2 if pidfd else 2.2)
+        swept = rig.services.holders.statistics()["sweeps"]
+        await trio.sleep(60)
+        assert rig.services.holders.statistics()["sweeps"] - swept in ((1, 2) if pidfd else (29, 30))
 
 
 async def test_out_of_descriptors_is_no_death(autojump_clock: trio.abc.Clock) -> None:
@@ -92,6 +95,26 @@ async def test_out_of_descriptors_is_no_death(autojump_clock: trio.abc.Clock) ->
         await trio.sleep(3)
         assert (await person.state("shop-a"))[0] == "live", "a definite answer counts at once"
         assert not (await other.refused("identity.claim", {"name": "shop-a"})).body["retryable"]
+
+
+async def test_the_last_of_several_connections_is_the_one_that_counts(autojump_clock: trio.abc.Clock) -> None:
+    async with running(Machine(pidfd=False)) as rig:
+        client, host, shim = await rig.session()
+        await client.register("shop-a")
+        more = [rig.connect(shim) for _ in range(2)]
+        for connection in more:
+            await connection.hello()
+        person = await rig.person()
+        rig.machine.hide(host)
+        rig.machine.hide(shim)
+        await trio.sleep(3)
+        for connection in (more[0], client):
+            await connection.stream.aclose()
+            await trio.testing.wait_all_tasks_blocked()
+            assert (await person.state("shop-a"))[0] == "live"
+        await more[1].stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await person.state("shop-a"))[0] == "unknown"
 
 
 async def test_a_session_that_can_not_be_seen_lives_by_its_pidfd(autojump_clock: trio.abc.Clock) -> None:
