@@ -42,6 +42,11 @@ ROWS = [
     ("10 a zombie", ME, SEEN._replace(ended=True), EXITED),
     ("11 perhaps a zombie", ME, SEEN._replace(ended=None), UNVERIFIABLE),
     ("12 the same", ME, SEEN, ALIVE),
+    ("8 inodes differ, the smallest now", ME, SEEN._replace(inode=1), REUSED),
+    ("8 inodes differ, the smallest then", ME._replace(inode=1), SEEN, REUSED),
+    ("9 ticks differ, the smallest now", ME, SEEN._replace(ticks=1, inode=0), REUSED),
+    ("9 ticks differ, the smallest then", ME._replace(ticks=1, inode=0), SEEN, REUSED),
+    ("12 pid 1, the agent of a container", ME._replace(pid=1), SEEN, ALIVE),
     ("12 the same, ticks alone", ME, SEEN._replace(inode=0), ALIVE),
     ("12 the same inode, ticks shifted by a time namespace", ME, SEEN._replace(ticks=1), ALIVE),
 ]
