@@ -14,7 +14,7 @@ from tests.support.daemon import Place, Refused
 from tests.support.trees import Forest
 from tests.torture import plan, reading
 from tests.torture.bodies import Body, Shim, Talk
-from tests.torture.daemons import Broken, Daemons
+from tests.torture.daemons import Broken, Daemons, pause
 from tests.torture.history import Fault, History, Op
 from tests.torture.model import EXCUSED, GRANTS
 from tests.torture.voices import UNKNOWN, Answer, Call, Lost, RawVoice
@@ -234,13 +234,14 @@ class Society:
 
     def _ask(self, method: str, params: dict[str, Any], *, refused: set[str] | None = None) -> Any:
         """What a person's command gets; None when it is refused with one of these codes."""
-        for _ in range(10):
+        until = time.monotonic() + ANSWERED_WITHIN
+        while time.monotonic() < until:
             self._up()
             try:
                 with self.daemons.connect() as person:
                     return person.call(method, params)
             except OSError:
-                continue
+                pause(0.02)  # a daemon that has just killed itself is not seen to be dead at once
             except Refused as refusal:
                 if refusal.code in {*(refused or ()), *(EXCUSED if refused else ())}:
                     return None
