@@ -113,6 +113,32 @@ def test_duplicate_or_missing_seq_with_good_checksums_is_damage(change: str) -> 
     assert "commit frame" in str(refuses(vfs))
 
 
+@pytest.mark.parametrize(
+    ("batch", "kind", "why"),
+    [
+        (3, fmt.RECORD, "a frame of batch 3 stands where batch 4 should"),
+        (5, fmt.RECORD, "a frame of batch 5 stands where batch 4 should"),
+        (4, fmt.CHUNK, "a frame of unknown kind 3"),
+        (4, fmt.COMMIT, "a commit frame does not match its batch of 0 records up to 3"),
+    ],
+)
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_good_frame_out_of_place_is_damage(batch: int, kind: int, why: str, sealed: bool) -> None:
+    vfs, _ = wide(3)
+    header = fmt.decode_header(vfs.contents(FIRST), fmt.SEGMENT_MAGIC, FIRST)
+    data = bytearray(vfs.contents(FIRST))
+    stray = fmt.encode_frame(header.salt, batch, kind, bytes(16))
+    data[batch_offset(4) : batch_offset(4) + len(stray)] = stray
+    vfs.put(FIRST, bytes(data))
+    if sealed:
+        before = fmt.Predecessor(1, 3, batch_offset(4) + len(stray))
+        following = fmt.encode_header(fmt.SEGMENT_MAGIC, fmt.Header(9, 4, before))
+        vfs.put(f"{DIRECTORY}/{segment_name(4)}", following + fmt.encode_batch([b"4"], salt=9, batch=1, last_seq=4))
+    error = refuses(vfs)
+    assert isinstance(error, Damaged)
+    assert (error.file, error.offset, error.seq, error.why) == (FIRST, batch_offset(4), 4, why)
+
+
 @pytest.mark.parametrize("offset", [0, 9, 13, 17, 40, 60])
 def test_a_bad_header_is_damage_also_in_the_newest_segment(offset: int) -> None:
     vfs, _ = wide(3)
@@ -190,6 +216,17 @@ def test_a_missing_newest_segment_is_damage_when_a_snapshot_knows_better() -> No
     log.close()
     vfs.remove(f"{DIRECTORY}/{names[-1]}")
     assert "snapshot was made at 30" in str(refuses(vfs))
+
+
+@pytest.mark.parametrize(("records", "behind"), [(3, 8), (3, -8), (2, 0), (4, 0)])
+def test_a_sealed_segment_holds_exactly_what_its_successor_says(records: int, behind: int) -> None:
+    """records: that the successor says it has; behind: how far the end that it names is off."""
+    vfs, _ = wide(3)
+    before = fmt.Predecessor(1, records, batch_offset(4) + behind)
+    following = fmt.encode_header(fmt.SEGMENT_MAGIC, fmt.Header(9, records + 1, before))
+    following += fmt.encode_batch([b"next"], salt=9, batch=1, last_seq=records + 1)
+    vfs.put(f"{DIRECTORY}/{segment_name(records + 1)}", following)
+    assert "before the end that the next segment names" in str(refuses(vfs))
 
 
 def test_a_segment_of_another_log_is_damage() -> None:

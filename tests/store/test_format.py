@@ -157,6 +157,46 @@ def test_a_changed_snapshot_is_damaged(chunks: list[bytes], data: st.DataObject)
         read_snapshot(vfs, "/state", 9)
 
 
+def chunk(number: int, payload: bytes, kind: int = fmt.CHUNK) -> bytes:
+    return fmt.encode_frame(77, number, kind, payload)
+
+
+def ending(count: int, total: int) -> bytes:
+    return fmt.encode_frame(77, 0, fmt.END, fmt.END_PAYLOAD.pack(count, total))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [chunk(2, b"b"), chunk(1, b"a"), ending(2, 2)],
+        [chunk(1, b"a"), chunk(1, b"b"), ending(2, 2)],
+        [chunk(1, b"a"), chunk(3, b"b"), ending(2, 2)],
+        [chunk(1, b"a"), chunk(2, b"b", fmt.RECORD), ending(2, 2)],
+        [chunk(1, b"a"), chunk(2, b"b"), ending(3, 2)],
+        [chunk(1, b"a"), chunk(2, b"b"), ending(2, 3)],
+        [chunk(1, b"a"), chunk(2, b"b")],
+        [chunk(1, b"a"), chunk(2, b"b"), ending(2, 2), ending(2, 2)],
+    ],
+)
+def test_a_snapshot_with_good_frames_out_of_place_is_damaged(frames: list[bytes]) -> None:
+    header = fmt.encode_header(fmt.SNAPSHOT_MAGIC, fmt.Header(77, 9))
+    path = f"/state/{snapshot_name(9)}"
+    vfs = MemVfs()
+    vfs.put(path, header + b"".join([chunk(1, b"a"), chunk(2, b"b"), ending(2, 2)]))
+    assert read_snapshot(vfs, "/state", 9) == [b"a", b"b"]
+    vfs.put(path, header + b"".join(frames))
+    with pytest.raises(Damaged):
+        read_snapshot(vfs, "/state", 9)
+
+
+def test_a_snapshot_of_another_record_than_its_name_says_is_damaged() -> None:
+    vfs = MemVfs()
+    write_snapshot(vfs, "/state", 9, 77, [b"a"])
+    vfs.put(f"/state/{snapshot_name(8)}", vfs.contents(f"/state/{snapshot_name(9)}"))
+    with pytest.raises(Damaged, match="folds up to record 9"):
+        read_snapshot(vfs, "/state", 8)
+
+
 def test_sizes_are_what_the_accounting_says() -> None:
     records = [b"", b"a", b"b" * 300]
     data = fmt.encode_batch(records, salt=1, batch=1, last_seq=3)
