@@ -19,6 +19,7 @@ from mbx_wire.agent import (
     TokenParams,
     WhoisParams,
 )
+from mbx_wire.envelope import ProjectRef
 from mbx_wire.identity import ClaimParams, ListParams, RegisterParams, ReleaseParams
 from mbxd.core import agentnames, tokens
 from mbxd.core import events as ev
@@ -157,9 +158,23 @@ def test_a_token_is_no_name_and_is_not_repeated(world: AgentWorld) -> None:
         assert token not in str(refusal.value.body())
 
 
+@pytest.mark.parametrize("program", ["my-tool", "My-Tool", " MY-TOOL "])
+def test_the_callers_own_program_is_no_name(program: str) -> None:
+    for name in ("my-tool", "MY-TOOL"):
+        with pytest.raises(Rejected, match="the name of a program"):
+            agentnames.check_name(name, program, "m", strict=False)
+    assert agentnames.check_name("my-tool-2", program, "m", strict=False) == "my-tool-2"
+
+
+def test_a_long_name_gets_an_address_of_40_characters() -> None:
+    assert agentnames.address_for(State(), "a" * 128, "shop") == "a" * 40
+    assert agentnames.address_for(State(), "a" * 39 + "-b", "shop") == "a" * 39
+
+
 def test_strict_naming_refuses_descriptions(world: AgentWorld) -> None:
     world.policy = world.policy._replace(strict_names=True)
-    assert world.register(BOSS, "BackendHarmonizer") == Refusal("NAME_INVALID")
+    for description in ("BackendHarmonizer", "BlueHarmonizer", "BackendCastle", "CastleBlue", "Blue", "Castle"):
+        assert world.register(BOSS, description) == Refusal("NAME_INVALID")
     for fine in ("worker7", "api.tests", "api_tests", "front-end", "BlueLake"):
         assert agentnames.check_name(fine, "p", "m", strict=True) == fine
     world.policy = world.policy._replace(strict_names=False)
@@ -193,12 +208,31 @@ def test_any_accepted_name_gets_a_valid_free_address(name: str, taken: bool) -> 
 # -- tokens --------------------------------------------------------------------------------------------------
 
 
+def test_a_token_is_found_and_hidden_in_any_text() -> None:
+    token = tokens.mint(KEY, 1, 1)
+    assert len(token) == len(tokens.PREFIX) + 43
+    text = f"take {token}, and {tokens.mint(KEY, 2, 1)}!"
+    assert tokens.inside(text)
+    assert tokens.hidden(text) == "take mbx_..., and mbx_...!"
+    for harmless in ("", "mbx_identity", "mbx_" + "a" * 42, "a" * 60):
+        assert not tokens.inside(harmless)
+        assert tokens.hidden(harmless) == harmless
+
+
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 2**40), st.integers(0, 2**20), st.text(max_size=60))
 def test_only_the_present_token_matches(key: bytes, identity: int, generation: int, noise: str) -> None:
     token = tokens.mint(key, identity, generation)
     assert tokens.matches(key, identity, generation, token)
     assert token == tokens.mint(key, identity, generation)
-    for wrong in (noise, token[:-1], token + " ", token.upper(), tokens.mint(key, identity, generation + 1)):
+    for wrong in (
+        noise,
+        "\ud800",
+        token[:-1],
+        token + " ",
+        token + "=",
+        token.upper(),
+        tokens.mint(key, identity, generation + 1),
+    ):
         assert wrong == token or not tokens.matches(key, identity, generation, wrong)
     assert not tokens.matches(key, identity + 1, generation, token)
     assert not tokens.matches(bytes(32) if key != bytes(32) else b"1" * 32, identity, generation, token)
@@ -338,6 +372,45 @@ def test_what_a_session_holds_or_held_is_meant_by_itself_not_by_its_name(world: 
     assert world.run("internal.bind", Bind(acts=True), again)["identity"] == theirs["id"]
 
 
+def test_an_update_changes_what_was_sent_and_keeps_the_rest(world: AgentWorld) -> None:
+    sent = {"task_description": "ship it", "attachments_policy": "inline"}
+    made = world.register(BOSS, "GreenCastle", program="claude-code", model="opus", **sent)
+    assert (made["program"], made["model"], made["task_description"]) == ("claude-code", "opus", "ship it")
+    world.wall += 60
+    again = world.register(BOSS, "GreenCastle", program="codex", model="five")
+    assert (again["program"], again["model"], again["task_description"]) == ("codex", "five", "ship it")
+    assert again["last_active_ts"] > made["last_active_ts"] == again["inception_ts"]
+    assert world.register(BOSS, "GreenCastle", task_description="")["task_description"] == ""
+    assert world.state.identities[1].attachments_policy == "inline"
+    assert world.register(WORKER, "BlueLake")["task_description"] == ""
+    assert world.state.identities[2].attachments_policy == "auto"
+    world.register(WORKER, "BlueLake", task_description="test it", attachments_policy="file")
+    assert (world.state.identities[2].task_description, world.state.identities[2].attachments_policy) == (
+        "test it",
+        "file",
+    )
+
+
+def test_acting_confirms_the_binding_and_looking_does_not(world: AgentWorld) -> None:
+    world.create(hint="GreenCastle")
+    assert world.run("internal.bind", Bind(acts=False), BOSS) == {"identity": 1, "epoch": 1}
+    assert world.provisional(1)
+    assert world.run("internal.bind", Bind(acts=True), BOSS) == {"identity": 1, "epoch": 1}
+    assert not world.provisional(1)
+    assert world.register(WORKER, "GreenCastle", world.token("greencastle")) == Refusal("IDENTITY_IN_USE")
+
+
+@pytest.mark.parametrize("caller", [PERSON, BOSS])
+def test_a_swept_one_is_revived_by_an_update_of_whoever_takes_nothing(world: AgentWorld, caller: Caller) -> None:
+    world.register(BOSS, "worker-1")
+    world.register(PERSON, "GreenCastle")
+    world.wall += 100
+    world.run("admin.sweep", SweepParams(60), PERSON)
+    assert world.retired(2) == "swept"
+    updated = world.register(caller, "GreenCastle", model="new")
+    assert (updated["bound"], updated["model"], world.retired(2)) == (False, "new", None)
+
+
 # -- projects ------------------------------------------------------------------------------------------------
 
 
@@ -352,6 +425,12 @@ def test_projects_by_path_slug_and_what_the_client_found(world: AgentWorld) -> N
     assert world.run("project.ensure", EnsureProjectParams("shop"), BOSS)["id"] == 1
     assert world.run("project.ensure", EnsureProjectParams("nowhere"), BOSS) == Refusal("NO_PROJECT")
     assert world.run("project.ensure", EnsureProjectParams("/"), BOSS) == Refusal("NO_PROJECT")
+    assert world.run("project.ensure", EnsureProjectParams("/repos/shop"), OTHER)["slug"] == "shop"
+    named = replace(BOSS, project=ProjectRef("shop.team", "shop"))  # out of a .mbx.toml
+    assert world.run("project.ensure", EnsureProjectParams("shop.team"), named)["slug"] == "shop-2"
+    assert world.run("project.ensure", EnsureProjectParams("shop.team"), BOSS)["id"] == 2
+    assert world.run("project.ensure", EnsureProjectParams("x" * 4097), BOSS) == Refusal("PARAMETER_INVALID")
+    assert world.run("project.ensure", EnsureProjectParams("/" + "x" * 4095), BOSS)["id"] == 3
     own = replace(BOSS, project=project("fresh"))
     assert world.run("project.ensure", EnsureProjectParams("fresh"), own)["human_key"] == "/repos/fresh"
 
@@ -391,6 +470,17 @@ def test_a_sweep_takes_only_the_vacant_and_idle_and_a_claim_revives(world: Agent
     assert world.retired(2) is None
     assert world.run("admin.sweep", SweepParams(3600, "shop"), PERSON)["swept"] == ["old-1"]
     assert world.retired(2) == "swept"
-    assert world.run("admin.sweep", SweepParams(1), PERSON) == Refusal("PARAMETER_INVALID")
+    for seconds in (1, 59.9, float("nan")):
+        assert world.run("admin.sweep", SweepParams(seconds), PERSON) == Refusal("PARAMETER_INVALID")
+    assert world.run("admin.sweep", SweepParams(60, "nowhere"), PERSON) == Refusal("NO_PROJECT")
     assert world.register(WORKER, "old-1")["bound"] is True
     assert world.retired(2) is None
+
+
+def test_a_sweep_of_one_project_leaves_the_others_alone(world: AgentWorld) -> None:
+    world.register(PERSON, "old-1")
+    world.register(PERSON, "old-2", project_key="/repos/docs")
+    world.wall += 61
+    assert world.run("admin.sweep", SweepParams(60, "docs"), PERSON)["swept"] == ["old-2"]
+    assert (world.retired(1), world.retired(2)) == (None, "swept")
+    assert world.run("admin.sweep", SweepParams(60), PERSON)["swept"] == ["old-1"]

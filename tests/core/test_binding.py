@@ -75,6 +75,20 @@ def test_an_act_under_an_older_epoch_is_refused(world: World) -> None:
     assert bind(world, replace(ANNA, epoch=0)) == Refusal("LEASE_LOST")
 
 
+def test_the_loser_is_told_of_what_to_whom_and_how(world: World) -> None:
+    world.verdicts[process(101)] = "dead"
+    world.watch()
+    world.awake += 61
+    world.run("identity.claim", ClaimParams("shop-backend"), BERT)
+    with pytest.raises(Rejected) as caught:
+        machine.decide(world.state, "internal.bind", Bind(), world.context(replace(ANNA, shims=(process(102),))))
+    assert caught.value.code == "LEASE_LOST"
+    assert caught.value.data is not None
+    told = {key: value for key, value in caught.value.data.items() if key != "at"}
+    assert told == {"name": "shop-backend", "to": "codex", "how": "grace-over", "project": "shop"}
+    assert "codex holds it now" in caught.value.message
+
+
 def test_a_session_takes_its_own_mailbox_back_without_a_role(world: World) -> None:
     agent = RegisterAgentParams("/repos/shop", "codex", "five", "worker-7")
     assert world.run("agent.register", agent, BERT)["bound"] is True

@@ -178,7 +178,18 @@ def test_a_live_holder_is_named_and_not_displaced(world: World) -> None:
         "since": refusal.data["since"],
     }
     assert (refusal.data["state"], refusal.data["claimable_in_s"]) == ("live", None)
+    assert refusal.data["name"] == "shop-backend"
     assert "ask your user" in refusal.hint
+    assert refusal.body() == {
+        "code": "IDENTITY_IN_USE",
+        "message": refusal.message,
+        "hint": refusal.hint,
+        "retryable": False,
+        "data": refusal.data,
+    }
+    you = listed(world, ANNA)["you"]
+    assert (you["address"], you["epoch"], you["unread"]) == ("shop-backend", 1, 0)
+    assert listed(world, PERSON)["warnings"] == []
 
 
 def test_a_detached_holder_gives_way_after_its_grace_and_is_told(world: World) -> None:

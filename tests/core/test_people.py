@@ -162,6 +162,19 @@ def test_a_new_name_follows_the_rules(world: World, to: str) -> None:
     assert world.run("admin.rename", RenameParams("shop-backend", to), PERSON) == Refusal("NAME_INVALID")
 
 
+def test_a_new_name_that_is_taken_changes_nothing(world: World) -> None:
+    world.run("identity.register", RegisterParams("shop-web", "web"), BERT)
+    world.run("admin.rename", RenameParams("shop-web", "shop-front"), PERSON)
+    before = dump(world.state)
+    for to in ("shop-front", "shop-web"):
+        with pytest.raises(Rejected) as caught:
+            machine.decide(world.state, "admin.rename", RenameParams("shop-backend", to), world.context(PERSON))
+        assert caught.value.code == Code.NAME_TAKEN
+        assert caught.value.data == {"name": "shop-front", "project": "shop", "state": "live"}
+    assert "an older name of shop-front" in caught.value.message
+    assert dump(world.state) == before
+
+
 def test_a_rename_leaves_an_agent_of_the_same_spelling_alone(world: World) -> None:
     """A mailbox `greencastle` and an agent `GreenCastle` of one project: renaming one must not lose the other."""
     world.apply(
