@@ -111,9 +111,12 @@ def test_everybody_means_who_is_live_here_but_the_sender(world: World) -> None:
 
 
 def test_everybody_is_bounded(world: World) -> None:
-    for number in range(addressing.BROADCAST_MAX + 1):
+    for number in range(addressing.BROADCAST_MAX - 1):  # and Bert is live too
         caller = replace(ANNA, host=process(1000 + number), shims=(process(5000 + number),))
         world.run("identity.register", RegisterParams(f"crew-{number}", "crew"), caller)
+    assert len(resolve(world, "*")) == addressing.BROADCAST_MAX
+    caller = replace(ANNA, host=process(900), shims=(process(901),))
+    world.run("identity.register", RegisterParams("crew-last", "crew"), caller)
     assert refused(world, "*").code == Code.PARAMETER_INVALID
 
 

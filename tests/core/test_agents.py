@@ -113,7 +113,8 @@ def test_a_thousand_names_are_distinct_and_a_full_space_says_so() -> None:
         agentnames.draw(state, 1, bytes(16))
     assert refusal.value.code == "NAMES_EXHAUSTED"
     del full[1, "greencastle"]
-    assert agentnames.draw(state, 1, b"x" * 16) == "GreenCastle"
+    for step in range(40):  # also a step that alone would not reach every name
+        assert agentnames.draw(state, 1, bytes(8) + step.to_bytes(8, "big")) == "GreenCastle"
 
 
 def test_a_hint_is_honoured_or_refused_never_replaced(world: AgentWorld) -> None:

@@ -51,6 +51,16 @@ def test_a_resumed_session_takes_its_name_back_once_the_old_one_is_gone(world: W
     assert bind(world, ANNA_RESUMED) == {"identity": 1, "epoch": 2}
 
 
+def test_another_conversation_of_the_same_program_is_not_the_one_that_was(world: World) -> None:
+    world.verdicts[process(100)] = "dead"
+    world.watch()
+    for hints in ((), ("claude-code:carl",)):
+        carl = replace(ANNA_RESUMED, resume=hints)
+        assert world.run("identity.list", ListParams(), carl)["pending"] is None
+        assert bind(world, carl) == Refusal("NOT_BOUND")
+    assert bind(world, ANNA_RESUMED) == {"identity": 1, "epoch": 2}
+
+
 def test_a_wish_is_taken_when_it_is_free_and_never_substituted(world: World) -> None:
     wishing = replace(BERT, agent="shop-backend")
     assert bind(world, wishing) == Refusal("NOT_BOUND")
@@ -116,6 +126,17 @@ def check_indexes(world: World) -> None:
     live = dump(world.state)
     assert all(live[name] == index for name, index in rebuilt(world.state).items())
     assert dump(reloaded(world.state)) == live
+
+
+def test_a_former_name_leads_to_its_agent_until_an_address_has_it(world: World) -> None:
+    agent = RegisterAgentParams("/repos/shop", "codex", "five", "Api.Tests")
+    world.run("agent.register", agent, BERT)
+    world.run("admin.rename", RenameParams("api-tests", "shop-qa"), PERSON)
+    for name in ("Api.Tests", "api.tests", "api-tests", "shop-qa"):
+        found = world.state.find(name, 1)
+        assert found is not None
+        assert found.id == 2
+    assert world.state.find("Api.Tests", 2) is None
 
 
 def test_a_command_line_acts_for_the_only_conversation_of_its_agent(world: World) -> None:

@@ -122,8 +122,10 @@ def test_the_table_as_a_whole(seen: Evidence) -> None:
     state, reason, wait = assess(HELD, seen, POLICY)
     assert (state == "vacant") == (seen.host == "dead"), "only proof of death makes vacant"
     assert (wait is None) == (state == "live")
-    if is_loose(seen.host, seen.shims, connected=seen.connected):
-        assert state in {"detached", "unknown"}
+    loose = is_loose(seen.host, seen.shims, connected=seen.connected)
+    assert loose <= (state in {"detached", "unknown"})
+    if seen.sibling_s is None:
+        assert loose == (state in {"detached", "unknown"}), "the grace runs while it is needed, and then alone"
     if reason == "grace-over":
         assert wait == 0.0
         assert max(seen.loose_s, seen.idle_s - POLICY.idle_after) >= POLICY.detach_grace
