@@ -6,6 +6,7 @@ Owns the translation of msgspec's complaints into refusals that name the paramet
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -23,21 +24,39 @@ _ENUM = re.compile(r"Invalid enum value '(.*)'( - at `[^`]*`)?", re.DOTALL)
 
 
 class ParamsDecoder:
-    """Decodes the params of one struct. `null`, `""` and `false` count as an absent optional parameter."""
+    """Decodes the params of one struct. `null`, `""` and `false` count as an absent optional parameter.
+
+    What it needs is made when it is first needed: for all methods and tools together it would take a good part of the
+    daemon's start.
+    """
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
-        """Prepare the decoder."""
+        """Prepare nothing yet."""
         self._kind = kind
-        self._decode = msgspec.json.Decoder(kind).decode
-        self._optional = [f.name for f in fields(kind) if f.default is None]
-        self._required = {f.encode_name for f in fields(kind) if f.required}
-        # false means something where the default is true.
-        self._defaults_true = {f.encode_name for f in fields(kind) if f.default is True}
-        self._names = [f.encode_name for f in fields(kind)]
+
+    @cached_property
+    def _decode(self) -> Callable[[bytes], msgspec.Struct]:
+        return msgspec.json.Decoder(self._kind).decode
+
+    @cached_property
+    def _optional(self) -> list[str]:
+        return [f.name for f in fields(self._kind) if f.default is None]
+
+    @cached_property
+    def _required(self) -> set[str]:
+        return {f.encode_name for f in fields(self._kind) if f.required}
+
+    @cached_property
+    def _defaults_true(self) -> set[str]:
+        """Where the default is true, `false` means something."""
+        return {f.encode_name for f in fields(self._kind) if f.default is True}
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [f.encode_name for f in fields(self._kind)]
 
     @cached_property
     def _about(self) -> dict[str, str]:
-        # Made at the first refusal: for all methods together it would take a good part of the daemon's start.
         return _descriptions(self._kind)
 
     def __call__(self, raw: bytes) -> msgspec.Struct:
