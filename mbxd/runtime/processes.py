@@ -124,7 +124,7 @@ class LocalProcesses:
         ticks = self._ticks(pid) if pid > 0 else 0
         if pid > 0 and pid_of_pidfd(pidfd) != pid:
             # Reaped between the two readings: the ticks may be those of a successor.
-            pid, ticks = 0, 0
+            pid = 0
         if pid <= 0:
             identity = ProcessId(self.boot_id(), 0, 0, 0, inode or unseen())
         else:
