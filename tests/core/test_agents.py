@@ -20,6 +20,7 @@ from mbx_wire.agent import (
     WhoisParams,
 )
 from mbx_wire.envelope import ProjectRef
+from mbx_wire.errors import Code
 from mbx_wire.identity import ClaimParams, ListParams, RegisterParams, ReleaseParams
 from mbxd.core import agentnames, tokens
 from mbxd.core import events as ev
@@ -218,6 +219,27 @@ def test_a_token_is_found_and_hidden_in_any_text() -> None:
     for harmless in ("", "mbx_identity", "mbx_" + "a" * 42, "a" * 60):
         assert not tokens.inside(harmless)
         assert tokens.hidden(harmless) == harmless
+
+
+def test_a_refusal_repeats_no_token_that_was_sent_in_place_of_something_else() -> None:
+    token = tokens.mint(KEY, 1, 1)
+    refusal = Rejected(
+        Code.NAME_INVALID, f"{token} is no name.", f"Not {token}.", retryable=True, data={"name": token, "at": 7}
+    )
+    assert str(refusal) == "mbx_... is no name."
+    assert refusal.body() == {
+        "code": "NAME_INVALID",
+        "message": "mbx_... is no name.",
+        "hint": "Not mbx_....",
+        "retryable": True,
+        "data": {"name": "mbx_...", "at": 7},
+    }
+    assert Rejected(Code.NO_PROJECT, "No.").body() == {
+        "code": "NO_PROJECT",
+        "message": "No.",
+        "hint": "",
+        "retryable": False,
+    }
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 2**40), st.integers(0, 2**20), st.text(max_size=60))
