@@ -47,6 +47,7 @@ def refused(world: World, *to: str, caller: Caller = ANNA, sender: int = 1) -> R
 def test_each_mailbox_once_in_order(world: World) -> None:
     found = resolve(world, "shop-tester", "owner", " shop-tester ", "role:tester", "other-tester", "*")
     assert [one.identity for one in found] == [2, OWNER, 3]
+    assert found[1][1:3] == ("owner", "owner")
 
 
 def test_an_agent_name_means_this_project_and_an_address_any(world: World) -> None:

@@ -13,7 +13,6 @@ from mbx_wire.identity import ClaimParams, ListParams, RegisterParams, ReleasePa
 from mbxd.core import events as ev
 from mbxd.core import machine
 from mbxd.core.context import PERSON, Caller
-from mbxd.core.identity import ROWS_MAX
 from mbxd.core.rejected import Rejected
 from tests.core.model import GRACE, Refusal, World, process, project
 
@@ -99,14 +98,14 @@ def test_a_mailbox_whose_holder_just_died_counts_as_vacant_with_mail(world: Worl
     assert rows[0]["last_holder"]["reason"] == "holder-exited"
 
 
-@pytest.mark.parametrize(("count", "truncated"), [(ROWS_MAX - 1, False), (ROWS_MAX, False), (ROWS_MAX + 1, True)])
+@pytest.mark.parametrize(("count", "truncated"), [(49, False), (50, False), (51, True)])
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_list_stops_at_fifty(world: World, count: int, truncated: bool, everything: bool) -> None:
     for number in range(count):
         register(world, replace(PERSON, project=project("shop")), f"n-{number:03}")
     result = listed(world, ANNA, everything=everything)
     assert result["truncated"] is truncated
-    assert [r["address"] for r in result["identities"]] == [f"n-{n:03}" for n in range(min(count, ROWS_MAX))]
+    assert [r["address"] for r in result["identities"]] == [f"n-{n:03}" for n in range(min(count, 50))]
 
 
 def test_a_list_is_of_the_project_and_all_is_the_host(world: World) -> None:
