@@ -88,7 +88,7 @@ class Dispatcher:
             return self._answer(request, who)
         except NoRoom:
             # Without the blanks of its line: many may have to wait.
-            compact = msgspec.json.encode(msgspec.json.decode(request.params))
+            compact = msgspec.json.format(bytes(request.params) or b"{}", indent=-1)
             return Later(partial(self._with_room, replace(request, params=msgspec.Raw(compact)), who))
         except Rejected as refusal:
             return Line(failed(request, self._told(refusal, who)), self._undurable())

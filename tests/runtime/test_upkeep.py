@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -64,6 +65,33 @@ async def test_a_full_disk_is_tried_again_until_there_is_room(autojump_clock: tr
         listed = await client.call("identity.list")
         if listed["you"] is None:
             assert (await client.claim("shop-a"))["epoch"] == epoch + 1
+
+
+@pytest.mark.parametrize(
+    ("before", "between"),
+    [("", ""), ('{"name": "mbx_identity", "arguments": {"action": "', '"}, "later": [1e999, {} ] }')],
+)
+async def test_params_of_a_change_that_finds_no_room_are_kept_as_they_are(
+    autojump_clock: trio.abc.Clock, before: str, between: str
+) -> None:
+    """None at all, and what nobody decodes: a number out of range in a member that a newer client may send."""
+    async with running(segment=SEGMENT) as rig:
+        client, _, _ = await rig.session()
+        await client.register("shop-a")
+        await client.call("identity.release")
+        full(rig)
+        await fill(client)
+        verb = "release" if (await client.call("identity.list"))["you"] else "claim"
+        request = {"jsonrpc": "2.0", "id": "a", "method": f"identity.{verb}", "meta": {"request_id": "a" * 64}}
+        line = json.dumps(request)
+        if before:
+            line = json.dumps({**request, "method": "tool.call"})[:-1] + f', "params": {before}{verb}{between}}}'
+        await client.stream.send_all(line.encode() + b"\n")
+        message = await client.receive()
+        assert message["id"] == "a"
+        refusal = message["result"]["structuredContent"]["error"] if before else message["error"]["data"]
+        assert refusal["code"] == "DISK_FULL"
+        assert (await client.row("shop-a"))["name"] == "shop-a", "the connection goes on"
 
 
 async def test_a_spare_that_was_made_meanwhile_is_not_waited_for(autojump_clock: trio.abc.Clock) -> None:
