@@ -9,8 +9,9 @@ import pytest
 
 from mbxd.store import format as fmt
 from mbxd.store.errors import Damaged
-from mbxd.store.log import COMMIT_OVERHEAD, Log, Recovery
-from mbxd.store.segment import segment_name, snapshot_name
+from mbxd.store.log import COMMIT_OVERHEAD, DEFAULT_RETAIN, Log, Recovery
+from mbxd.store.segment import DEFAULT_SEGMENT, segment_name, snapshot_name
+from mbxd.store.snapshot import MAX_CHUNK
 from mbxd.store.vfs import OsVfs
 from tests.store.life import DIRECTORY, SEGMENT, entropy, fold, open_log
 from tests.support.memvfs import MemVfs
@@ -223,6 +224,11 @@ def test_nothing_is_added_to_a_segment_of_an_older_format() -> None:
     later = f"{DIRECTORY}/{segment_name(2)}"
     assert fmt.decode_header(vfs.contents(later), fmt.SEGMENT_MAGIC, later).version == fmt.VERSION
     assert fold(open_log(vfs)) == [b"old", b"new", b"newer"]
+
+
+def test_sizes_are_those_of_the_page() -> None:
+    """docs/wal-format.md."""
+    assert (DEFAULT_RETAIN, DEFAULT_SEGMENT, MAX_CHUNK) == (256 << 20, 4 << 20, 64 << 20)
 
 
 def test_segment_size_has_limits() -> None:
