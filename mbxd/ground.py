@@ -41,8 +41,7 @@ def find(env: Mapping[str, str]) -> Ground:
     home = _account_home(uid)
     try:
         state = places.state_dir(env, home)
-        run_user = f"/run/user/{uid}"
-        sock = places.default_socket(env, uid, state, home, _is_ours(run_user, uid))
+        sock = places.default_socket(env, uid, state, home, _is_ours)
         return Ground(state, sock, places.config_path(env, home))
     except ValueError as error:
         raise Unfit(str(error)) from None
@@ -176,12 +175,12 @@ def _refuse_foreign_home(env: Mapping[str, str], path: str) -> None:
         )
 
 
-def _is_ours(path: str, uid: int) -> bool:
+def _is_ours(path: str) -> bool:
     try:
-        found = os.lstat(path)
+        found = os.stat(path)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _account_home(uid: int) -> str:

@@ -55,7 +55,7 @@ def resolve(env: Mapping[str, str] | None = None) -> Places:
     uid = os.getuid()
     home = account_home(uid)
     state = places.state_dir(env, home)
-    socket = places.default_socket(env, uid, state, home, _run_user_is_ours(uid))
+    socket = places.default_socket(env, uid, state, home, _is_ours)
     limit = places.SOCKET_PATH_MAX_LINUX if sys.platform == "linux" else places.SOCKET_PATH_MAX_OTHER
     places.check_socket_path(os.fsencode(socket), limit)
     return Places(state, socket, places.config_path(env, home), explicit=bool(env.get("MBX_SOCKET")))
@@ -212,9 +212,9 @@ def ensure_state_dir(where: Places) -> None:
         os.chmod(where.state, 0o700)
 
 
-def _run_user_is_ours(uid: int) -> bool:
+def _is_ours(path: str) -> bool:
     try:
-        found = os.lstat(f"/run/user/{uid}")
+        found = os.stat(path)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()

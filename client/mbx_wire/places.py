@@ -82,13 +82,16 @@ def state_dir(env: Mapping[str, str], account_home: str) -> str:
     return _home(env, account_home) + "/.local/state/mbx"
 
 
-def default_socket(env: Mapping[str, str], uid: int, state_dir: str, account_home: str, run_user_ok: bool) -> str:
+def default_socket(
+    env: Mapping[str, str], uid: int, state_dir: str, account_home: str, is_ours: Callable[[str], bool]
+) -> str:
     """The socket's path when nothing else is known of the daemon.
 
     `$MBX_SOCKET`; else, for the account's ordinary state directory, `$XDG_RUNTIME_DIR/mbx/mbxd.sock`, else
-    `/run/user/<uid>/mbx/mbxd.sock` when `run_user_ok` (that directory exists and is ours) and HOME is the
-    account's home; else `<state>/run/mbxd.sock`. A state directory chosen by `$MBX_STATE_DIR` keeps its
-    socket inside: two state directories must never meet at one socket.
+    `/run/user/<uid>/mbx/mbxd.sock` when HOME is the account's home; else `<state>/run/mbxd.sock`. A state
+    directory chosen by `$MBX_STATE_DIR` keeps its socket inside: two state directories must never meet at one
+    socket. `is_ours`: whether a path is a directory of this user; a runtime directory that is none counts as
+    unset (su and containers hand over that of somebody else).
     Raises ValueError for a relative `$MBX_SOCKET`.
     """
     chosen = env.get("MBX_SOCKET", "")
@@ -96,10 +99,11 @@ def default_socket(env: Mapping[str, str], uid: int, state_dir: str, account_hom
         return _absolute(chosen, "MBX_SOCKET")
     if not env.get("MBX_STATE_DIR"):
         runtime = env.get("XDG_RUNTIME_DIR", "")
-        if runtime.startswith("/"):
+        if runtime.startswith("/") and is_ours(runtime):
             return _trim(runtime) + "/mbx/mbxd.sock"
-        if run_user_ok and account_home and _home(env, account_home) == _trim(account_home):
-            return f"/run/user/{uid}/mbx/mbxd.sock"
+        run_user = f"/run/user/{uid}"
+        if account_home and _home(env, account_home) == _trim(account_home) and is_ours(run_user):
+            return f"{run_user}/mbx/mbxd.sock"
     return state_dir + "/run/mbxd.sock"
 
 

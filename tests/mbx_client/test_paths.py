@@ -11,6 +11,7 @@ import pytest
 from mbx_client import __version__, paths
 from mbx_wire import places
 from mbxd import __version__ as daemon_version
+from mbxd import ground
 
 HOME = {"HOME": "/home/ann"}
 
@@ -41,20 +42,37 @@ def test_state_dir_without_any_home_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "run_user", "expected"),
+    ("env", "ours", "expected"),
     [
-        ({**HOME, "MBX_SOCKET": "/sock", "XDG_RUNTIME_DIR": "/run/user/7"}, True, "/sock"),
-        ({**HOME, "XDG_RUNTIME_DIR": "/xdg"}, True, "/xdg/mbx/mbxd.sock"),
-        ({**HOME, "XDG_RUNTIME_DIR": "relative"}, False, "/state/run/mbxd.sock"),
-        (HOME, True, "/run/user/7/mbx/mbxd.sock"),
-        ({}, True, "/run/user/7/mbx/mbxd.sock"),
-        (HOME, False, "/state/run/mbxd.sock"),
-        ({"HOME": "/tmp/other"}, True, "/state/run/mbxd.sock"),
-        ({**HOME, "XDG_RUNTIME_DIR": "/xdg", "MBX_STATE_DIR": "/state"}, True, "/state/run/mbxd.sock"),
+        ({**HOME, "MBX_SOCKET": "/sock", "XDG_RUNTIME_DIR": "/run/user/7"}, {"/run/user/7"}, "/sock"),
+        ({**HOME, "XDG_RUNTIME_DIR": "/xdg"}, {"/xdg", "/run/user/7"}, "/xdg/mbx/mbxd.sock"),
+        ({**HOME, "XDG_RUNTIME_DIR": "relative"}, {"relative"}, "/state/run/mbxd.sock"),
+        ({**HOME, "XDG_RUNTIME_DIR": "/run/user/8"}, {"/run/user/7"}, "/run/user/7/mbx/mbxd.sock"),
+        ({**HOME, "XDG_RUNTIME_DIR": "/run/user/8"}, set(), "/state/run/mbxd.sock"),
+        (HOME, {"/run/user/7"}, "/run/user/7/mbx/mbxd.sock"),
+        ({}, {"/run/user/7"}, "/run/user/7/mbx/mbxd.sock"),
+        (HOME, set(), "/state/run/mbxd.sock"),
+        ({"HOME": "/tmp/other"}, {"/run/user/7"}, "/state/run/mbxd.sock"),
+        ({**HOME, "XDG_RUNTIME_DIR": "/xdg", "MBX_STATE_DIR": "/state"}, {"/xdg"}, "/state/run/mbxd.sock"),
     ],
 )
-def test_default_socket(env: dict[str, str], run_user: bool, expected: str) -> None:
-    assert places.default_socket(env, 7, "/state", "/home/ann", run_user) == expected
+def test_default_socket(env: dict[str, str], ours: set[str], expected: str) -> None:
+    assert places.default_socket(env, 7, "/state", "/home/ann", ours.__contains__) == expected
+
+
+def test_a_runtime_directory_that_is_missing_or_somebody_elses_counts_as_unset(tmp_path: Path) -> None:
+    """That of the user whom `su` came from, or of the host of a container: the daemon and its clients agree."""
+    runtime = tmp_path / "runtime"
+    env = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(runtime)}
+    inside = f"{tmp_path}/.local/state/mbx/run/mbxd.sock"
+    assert (paths.resolve(env).socket, ground.find(env).socket) == (inside, inside)
+    runtime.mkdir()
+    assert (paths.resolve(env).socket, ground.find(env).socket) == (f"{runtime}/mbx/mbxd.sock",) * 2
+    if os.geteuid() == 0:
+        os.chown(runtime, 12345, -1)
+    else:
+        env["XDG_RUNTIME_DIR"] = "/"
+    assert (paths.resolve(env).socket, ground.find(env).socket) == (inside, inside)
 
 
 def test_config_path() -> None:
