@@ -352,6 +352,19 @@ async def test_a_conversation_that_goes_leaves_its_siblings_watched(autojump_clo
         assert rig.services.holders._by_process == {}
 
 
+async def test_who_is_a_host_and_whose_shim_is_whose(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        client, host_pid, shim_pid = await rig.session()
+        host, shim = rig.machine.identity(host_pid), rig.machine.identity(shim_pid)
+        holders = rig.services.holders
+        assert (holders.is_host(host), holders.host_of_shim(shim)) == (False, None)
+        await client.register("shop-a")
+        assert (holders.is_host(host), holders.is_host(shim)) == (True, False)
+        assert (holders.host_of_shim(host), holders.host_of_shim(shim)) == (None, host)
+        await client.call("identity.release")
+        assert (holders.is_host(host), holders.host_of_shim(shim)) == (False, None)
+
+
 async def test_a_death_is_written_down_under_its_epoch(autojump_clock: trio.abc.Clock) -> None:
     async with running() as rig:
         client, host, _ = await rig.session()

@@ -203,6 +203,7 @@ def test_full_sync_on_macos_with_its_fallback(tmp_path: Path, monkeypatch: pytes
     called: list[str] = []
 
     def control(fd: int, command: int) -> int:
+        os.fstat(fd)
         called.append(f"fcntl {command}")
         if len(called) > 1:
             raise OSError(errno.ENOTSUP, "network volume")
@@ -216,4 +217,6 @@ def test_full_sync_on_macos_with_its_fallback(tmp_path: Path, monkeypatch: pytes
     assert called == ["fcntl 51"]
     file.sync_data()
     assert called == ["fcntl 51", "fcntl 51", "fsync"]
+    OsVfs().sync_dir(str(tmp_path))
+    assert called[3:] == ["fcntl 51", "fsync"]
     file.close()
