@@ -6,6 +6,7 @@ what belongs to somebody else. See unix(7), and the spec of the state directory 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pwd
@@ -138,7 +139,10 @@ def _make(path: str) -> None:
 def _check_way(path: str, what: str) -> None:
     """Refuse a place that somebody else could exchange for another one."""
     trusted = places.roots(_contents("/proc/self/uid_map"), _contents("/proc/sys/kernel/overflowuid"))
-    problem = places.parent_problem(path, os.getuid(), {0, os.getgid()}, os.lstat, os.readlink, trusted)
+    groups = {0, os.getgid()}
+    with contextlib.suppress(KeyError):
+        groups.add(pwd.getpwuid(os.getuid()).pw_gid)  # after newgrp the process has another one
+    problem = places.parent_problem(path, os.getuid(), groups, os.lstat, os.readlink, trusted)
     if problem is not None:
         raise Unfit(f"{what} {path} is not safe: {problem}")
 

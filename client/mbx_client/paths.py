@@ -142,16 +142,26 @@ def check(where: Places) -> None:
 
 def way_problem(path: str) -> str | None:
     """`places.parent_problem` of this process."""
-    problem = _parent_problem(path, (0,))
-    if problem is not None and sys.platform == "linux":
-        # Who is root in a user namespace is worth two more files only now.
+    groups = (0, os.getgid())
+    problem = _parent_problem(path, groups, (0,))
+    if problem is not None:
+        # Who is root in a user namespace, and the account's group under another (newgrp), are worth a look only now.
         roots = places.roots(_contents("/proc/self/uid_map"), _contents("/proc/sys/kernel/overflowuid"))
-        problem = _parent_problem(path, roots)
+        problem = _parent_problem(path, (*groups, *_account_group(os.getuid())), roots)
     return problem
 
 
-def _parent_problem(path: str, trusted: Collection[int]) -> str | None:
-    return places.parent_problem(path, os.geteuid(), (0, os.getgid()), os.lstat, os.readlink, trusted)
+def _parent_problem(path: str, groups: Collection[int], trusted: Collection[int]) -> str | None:
+    return places.parent_problem(path, os.geteuid(), groups, os.lstat, os.readlink, trusted)
+
+
+def _account_group(uid: int) -> tuple[int, ...]:
+    import pwd
+
+    try:
+        return (pwd.getpwuid(uid).pw_gid,)
+    except KeyError:
+        return ()
 
 
 def open_own(path: str, flags: int) -> int:

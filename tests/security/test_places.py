@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 
 from mbx_wire import places
 from tests.security import parties
-from tests.security.strangers import UID, needs_root
+from tests.security.strangers import UID, WHO, environment, interpreter, needs_root
 from tests.support.daemon import Place, image
 
 Env = dict[str, str]
@@ -237,3 +240,38 @@ def test_a_pipe_as_project_file_holds_nobody_up(tmp_path: Path) -> None:
     found = project.of_directory(str(tmp_path), frozenset())
     assert found is not None
     assert found.key == str(tmp_path)
+
+
+GROUPS = """
+import json, sys
+from mbx_client import paths
+from mbxd import ground
+said = [paths.way_problem(sys.argv[1])]
+try:
+    ground.inspect_state(ground.Ground(sys.argv[1], "", ""))
+    said.append(None)
+except ground.Unfit as problem:
+    said.append(str(problem))
+print(json.dumps(said))
+"""
+
+
+@needs_root
+def test_the_group_of_the_account_may_write_also_under_another_group(place: Place) -> None:
+    """Where umask is 002, directories are writable by a group that holds nobody else; newgrp changes the process's."""
+    account = pwd.getpwnam("nobody")
+    place.root.chmod(0o755)
+    home = place.root / "home"
+    home.mkdir()
+    who = {**WHO, "user": account.pw_uid}
+
+    def told(group: int) -> list[str | None]:
+        os.chown(home, account.pw_uid, group)
+        home.chmod(0o775)
+        command = [interpreter(), "-c", GROUPS, str(home / "s")]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, **who)
+        return list(json.loads(done.stdout))
+
+    assert told(account.pw_gid) == [None, None]
+    assert told(UID) == [None, None], "the process's own"
+    assert all("/home can be written by others (mode 0775)" in str(said) for said in told(UID + 1))
