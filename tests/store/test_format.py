@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mbxd.store import format as fmt
+from mbxd.store import snapshot
 from mbxd.store.errors import Damaged, NewerFormat
 from mbxd.store.log import COMMIT_OVERHEAD, Log
 from mbxd.store.segment import segment_name, snapshot_name
@@ -124,8 +125,8 @@ def test_a_huge_length_allocates_nothing() -> None:
     vfs = MemVfs()
     vfs.make_dir(DIRECTORY)
     vfs.put(f"{DIRECTORY}/{segment_name(1)}", bytes(data))
-    snapshot = fmt.encode_header(fmt.SNAPSHOT_MAGIC, fmt.Header(5, 1)) + data[at : at + 13]
-    vfs.put(f"{DIRECTORY}/{snapshot_name(1)}", snapshot)
+    short = fmt.encode_header(fmt.SNAPSHOT_MAGIC, fmt.Header(5, 1)) + data[at : at + 13]
+    vfs.put(f"{DIRECTORY}/{snapshot_name(1)}", short)
     tracemalloc.start()
     assert fold(open_log(vfs)) == [b"record"]
     assert tracemalloc.get_traced_memory()[1] < 4 * 1024 * 1024
@@ -184,9 +185,34 @@ def test_a_snapshot_with_good_frames_out_of_place_is_damaged(frames: list[bytes]
     vfs = MemVfs()
     vfs.put(path, header + b"".join([chunk(1, b"a"), chunk(2, b"b"), ending(2, 2)]))
     assert read_snapshot(vfs, "/state", 9) == [b"a", b"b"]
-    vfs.put(path, header + b"".join(frames))
-    with pytest.raises(Damaged):
+    data = header + b"".join(frames)
+    vfs.put(path, data)
+    with pytest.raises(Damaged) as caught:
         read_snapshot(vfs, "/state", 9)
+    assert (caught.value.file, caught.value.seq) == (path, 0)
+    assert fmt.HEADER_SIZE < caught.value.offset <= len(data)
+
+
+def test_a_snapshot_that_is_written_in_several_pieces() -> None:
+    chunks = [bytes([number]) * size for number, size in enumerate([200_000, 0, 100_000, 700_000, 1])]
+    vfs = MemVfs()
+    size = write_snapshot(vfs, "/state", 9, 77, iter(chunks))
+    assert size == len(vfs.contents(f"/state/{snapshot_name(9)}"))
+    assert read_snapshot(vfs, "/state", 9) == chunks
+
+
+def test_a_chunk_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MAX_CHUNK", 16)
+    vfs = MemVfs()
+    write_snapshot(vfs, "/state", 9, 77, [b"x" * 16, b"y"])
+    assert read_snapshot(vfs, "/state", 9) == [b"x" * 16, b"y"]
+    with pytest.raises(ValueError, match="has 17 bytes; cut chunks at 16"):
+        write_snapshot(vfs, "/state", 10, 77, [b"x" * 17])
+    path = f"/state/{snapshot_name(9)}"
+    vfs.put(path, fmt.encode_header(fmt.SNAPSHOT_MAGIC, fmt.Header(77, 9)) + chunk(1, b"x" * 17) + ending(1, 17))
+    with pytest.raises(Damaged, match="impossible length") as caught:
+        read_snapshot(vfs, "/state", 9)
+    assert (caught.value.file, caught.value.offset, caught.value.seq) == (path, fmt.HEADER_SIZE, 0)
 
 
 def test_a_snapshot_of_another_record_than_its_name_says_is_damaged() -> None:
