@@ -75,14 +75,15 @@ class Found:
             yield from islice(enumerate(payloads, first), skip, None)
 
 
-def survey(vfs: Vfs, directory: str, listing: Listing | None = None) -> Found:
+def survey(vfs: Vfs, directory: str, listing: Listing | None = None, *, reading_only: bool = False) -> Found:
     """Read everything that a start needs. Raises Damaged, NewerFormat or OSError; changes nothing.
 
-    listing: judge the directory as if only these files were there.
+    listing: judge the directory as if only these files were there. reading_only: for somebody who will not write,
+    so that a newer format is read where it says that it may be.
     """
     listing = listing or Listing(vfs.list_dir(directory))
     found = Found(listing)
-    headers = read_headers(vfs, directory, listing)
+    headers = read_headers(vfs, directory, listing, reading_only=reading_only)
     if not listing.segments:
         _expect_new(directory, listing)
         return found
@@ -95,7 +96,7 @@ def survey(vfs: Vfs, directory: str, listing: Listing | None = None) -> Found:
             found.last_seq + 1,
             f"the log ends at record {found.last_seq}, but a snapshot was made at {listing.snapshots[-1]}",
         )
-    _choose_snapshot(vfs, directory, found)
+    _choose_snapshot(vfs, directory, found, reading_only=reading_only)
     _read_sealed(vfs, directory, found)
     return found
 
@@ -191,7 +192,7 @@ def _read_newest(vfs: Vfs, directory: str, found: Found) -> None:
         )
 
 
-def _choose_snapshot(vfs: Vfs, directory: str, found: Found) -> None:
+def _choose_snapshot(vfs: Vfs, directory: str, found: Found, *, reading_only: bool) -> None:
     """The newest readable snapshot that the segments reach back to; a bad one is only a lost cache."""
     oldest = found.segments[0].first
     why = ""
@@ -199,7 +200,7 @@ def _choose_snapshot(vfs: Vfs, directory: str, found: Found) -> None:
         if seq + 1 < oldest:
             break
         try:
-            found.snapshot = read_snapshot(vfs, directory, seq)
+            found.snapshot = read_snapshot(vfs, directory, seq, reading_only=reading_only)
         except Damaged as error:
             why = f"; {error.file}: {error.why}"
             found.bad_snapshots.append(seq)

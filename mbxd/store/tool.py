@@ -132,7 +132,7 @@ def _verify(vfs: Vfs, directory: str) -> int:
     wrong: list[str] = []
     listing = Listing(vfs.list_dir(directory))
     try:
-        found = survey(vfs, directory, listing)
+        found = survey(vfs, directory, listing, reading_only=True)
     except Damaged as error:
         wrong.append(_where(error))
     else:
@@ -157,7 +157,7 @@ def _contents(vfs: Vfs, directory: str, listing: Listing) -> Iterator[str]:
     """One line for each file that can't be read, also of those that a start does not look into."""
     for seq in listing.snapshots:
         try:
-            read_snapshot(vfs, directory, seq)
+            read_snapshot(vfs, directory, seq, reading_only=True)
         except Damaged as error:
             yield _where(error)
     try:

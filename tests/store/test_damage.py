@@ -50,6 +50,9 @@ def refuses(vfs: MemVfs, kind: type[Exception] = Damaged) -> Exception:
         open_log(vfs)
     assert vfs.image(DIRECTORY) == before
     assert set(vfs.calls[calls:]) <= {"make_dir", "sync_dir"}
+    if isinstance(caught.value, Damaged):
+        assert caught.value.file.startswith(DIRECTORY)
+        assert min(caught.value.offset, caught.value.seq) >= 0
     return caught.value
 
 
@@ -166,7 +169,7 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
     log.append([b"record"])
     log.close()
     os.truncate(f"{directory}/{segment_name(1)}", 1 << 40)  # sparse: costs nothing on the disk
-    with pytest.raises(Damaged, match="more than any segment"):
+    with pytest.raises(Damaged, match="offset 0: it has 1099511627776 bytes, more than any segment"):
         Log.open(vfs, directory, entropy=entropy(), segment_size=SEGMENT)
 
 
@@ -235,6 +238,14 @@ def test_a_segment_of_another_log_is_damage() -> None:
     theirs = [name for name in other.names(DIRECTORY) if name.endswith(".wal")]
     vfs.put(f"{DIRECTORY}/{names[1]}", other.contents(f"{DIRECTORY}/{theirs[1]}"))
     refuses(vfs)
+
+
+def test_a_first_segment_that_names_a_predecessor_is_damage() -> None:
+    vfs, _ = wide(3)
+    data = vfs.contents(FIRST)
+    header = fmt.decode_header(data, fmt.SEGMENT_MAGIC, FIRST)._replace(before=fmt.Predecessor(1, 0, 100))
+    vfs.put(FIRST, fmt.encode_header(fmt.SEGMENT_MAGIC, header) + data[fmt.HEADER_SIZE :])
+    assert "record 1: it names a predecessor before record 1" in str(refuses(vfs))
 
 
 def test_a_truncated_sealed_segment_is_damage() -> None:
@@ -440,7 +451,10 @@ def test_without_readable_snapshots_a_trimmed_log_is_refused() -> None:
     assert segment_name(1) not in vfs.names(DIRECTORY)
     for seq in (6, 10):
         flip(vfs, f"{DIRECTORY}/{snapshot_name(seq)}", 100)
-    assert "no readable snapshot covers them" in str(refuses(vfs))
+    error = refuses(vfs)
+    assert "no readable snapshot covers them" in str(error)
+    assert isinstance(error, Damaged)
+    assert (error.offset, error.seq) == (0, 1)
 
 
 def test_trimming_many_segments_is_safe_at_every_crash_point() -> None:

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from mbxd.ports import VfsFile
 from mbxd.store import format as fmt
 from mbxd.store.errors import Damaged
 from mbxd.store.lock import Held
@@ -294,12 +295,48 @@ def test_newer_data_is_read_when_its_writer_allows_it(capsys: pytest.CaptureFixt
         data = vfs.contents(path)
         header = fmt.decode_header(data, fmt.SEGMENT_MAGIC, path)._replace(version=2, min_reader=min_reader)
         vfs.put(path, fmt.encode_header(fmt.SEGMENT_MAGIC, header) + data[fmt.HEADER_SIZE :])
-        assert call(vfs, "dump") == code
-        assert ("version 2" in capsys.readouterr().err) == bool(code)
+        for command in ("dump", "verify"):
+            assert call(vfs, command) == code
+            assert ("version 2" in capsys.readouterr().err) == bool(code)
         before = vfs.image(DIRECTORY)
         assert call(vfs, "repair", "--yes") == 1
         assert vfs.image(DIRECTORY) == before
         capsys.readouterr()
+
+
+@pytest.mark.parametrize(("min_reader", "code"), [(1, 0), (2, 1)])
+def test_a_newer_snapshot_is_verified_when_its_writer_allows_it(
+    min_reader: int, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vfs, _ = log_of(3, snapshots=(2,))
+    path = f"{DIRECTORY}/{snapshot_name(2)}"
+    data = vfs.contents(path)
+    header = fmt.decode_header(data, fmt.SNAPSHOT_MAGIC, path)._replace(version=2, min_reader=min_reader)
+    vfs.put(path, fmt.encode_header(fmt.SNAPSHOT_MAGIC, header) + data[fmt.HEADER_SIZE :])
+    assert call(vfs, "verify") == code
+    out = capsys.readouterr()
+    assert ("good\trecords 1 to 3" in out.out) == (code == 0)
+    assert ("version 2" in out.err) == bool(code)
+    spoil(vfs, snapshot_name(2), len(data) - 1)
+    assert call(vfs, "verify") == 1
+    assert (snapshot_name(2) in capsys.readouterr().out) == (code == 0)
+
+
+@pytest.mark.parametrize("command", ["dump", "verify", "repair"])
+def test_looking_opens_nothing_for_writing(command: str) -> None:
+    vfs, _ = log_of(30, snapshots=(20, 28))
+    original = vfs.open
+
+    def looking(path: str, *, create: bool = False, read_only: bool = False) -> VfsFile:
+        assert read_only is True
+        assert not create
+        return original(path, read_only=True)
+
+    vfs.open = looking  # type: ignore[method-assign, assignment]
+    assert call(vfs, command) == 0
+    vfs.put(f"{DIRECTORY}/{snapshot_name(20)}", b"damaged")
+    spoil(vfs, segments(vfs)[1], offset(2) + 20)
+    call(vfs, command)
 
 
 def test_what_is_put_aside_never_replaces_what_was_put_aside_before() -> None:
