@@ -130,14 +130,14 @@ class Duties:
     async def _react(self, seq: int, what: Change | int) -> None:
         if isinstance(what, int):
             await self._engine.wait_durable(seq)
-            await self._give_held(what)
+            await self.give_held(what)
             await self._compare(what)
             return
         match what:
             case ev.RoleSet():
-                await self._give_held(what.identity)
+                await self.give_held(what.identity)
             case ev.Granted():
-                await self._give_held(what.identity)
+                await self.give_held(what.identity)
                 await self._announce(what.identity, what.epoch, what.session.client, before=what.at)
             case ev.HolderEnded():
                 await self._orphan(what.identity, what.epoch, what.reason)
@@ -151,7 +151,7 @@ class Duties:
         for request in await self._office.read(self._office.store.open_requests):
             self._involved |= {request.sender, request.recipient}
         for identity, hold in list(self._engine.state.holders()):
-            await self._give_held(identity.id, before=hold.since)
+            await self.give_held(identity.id, before=hold.since)
         for number in sorted(self._involved):
             await self._compare(number)
 
@@ -170,9 +170,16 @@ class Duties:
 
     # -- held mail -------------------------------------------------------------------------------------------
 
-    async def _give_held(self, number: int, *, before: float | None = None) -> None:
+    def is_heir(self, identity: Identity) -> bool:
+        """Whether mail may be held for the role of a claimed mailbox."""
+        return (
+            identity.role is not None and identity.hold is not None and (identity.project, identity.role) in self._held
+        )
+
+    async def give_held(self, number: int, *, before: float | None = None) -> None:
+        """Give a mailbox what is held for its role. Its claim must be durable. Raises Rejected."""
         identity = self._engine.state.identities[number]
-        if identity.role is None or identity.hold is None or (identity.project, identity.role) not in self._held:
+        if identity.role is None or not self.is_heir(identity):
             return
         release = c.ReleaseHeld(identity.project, identity.role, number, before)
         more = True

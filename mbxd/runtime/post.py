@@ -17,6 +17,7 @@ import trio
 from mbx_wire.errors import Code
 from mbxd.core import events as ev
 from mbxd.core.rejected import Rejected
+from mbxd.core.state import Identity
 from mbxd.mail import commands as c
 from mbxd.mail.errors import MailBusy, MailError, MailFull, MailRefused, MailUnusable
 from mbxd.mail.store import READERS, MailStore
@@ -132,6 +133,14 @@ class Post:
     def involved(self, identity: int) -> bool:
         """Whether it may owe or wait for an answer. May be true for one that no longer does."""
         return self._duties.involved(identity)
+
+    def is_heir(self, identity: Identity) -> bool:
+        """Whether mail may be held for the role of a claimed mailbox."""
+        return self._store is not None and self._duties.is_heir(identity)
+
+    async def give_held(self, number: int) -> None:
+        """Give a mailbox what is held for its role, now; its claim must be durable. Raises Rejected."""
+        await self._duties.give_held(number)
 
     def statistics(self) -> dict[str, Any]:
         """The store's counters, and what waits here."""

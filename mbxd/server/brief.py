@@ -36,9 +36,9 @@ async def open_requests(post: Post, reader: letters.Reader) -> tuple[list[wire.O
     return [reader.request(one, one.sender) for one in owed], [reader.request(one, one.recipient) for one in waited]
 
 
-async def briefed(services: Services, result: Any, identity: int) -> ClaimResult:
+async def briefed(services: Services, result: Any, identity: int, seq: int) -> ClaimResult:
     """The result of a claim with its brief, at most BYTES of it: the first unread headers, requests owed and waited
-    for, what the predecessor did.
+    for, what the predecessor did. Mail that is held for its role comes before that, once `seq` is durable.
     """
     claim: ClaimResult = _claim(result) if isinstance(result, msgspec.Raw) else result
     post, state = services.post, services.engine.state
@@ -48,6 +48,9 @@ async def briefed(services: Services, result: Any, identity: int) -> ClaimResult
     if before is not None and len(before.task_description or "") > TASK:
         before = replace(before, task_description=(before.task_description or "")[:TASK] + "...")
     try:
+        if record is not None and post.is_heir(record):
+            await services.engine.wait_durable(seq)
+            await post.give_held(identity)
         owed, waited = ([one.id for one in some[:HEADERS]] for some in await open_requests(post, reader))
         size = len(letters.compact([owed, waited, before]))
         inbox = await _headers(post, reader, BYTES - size)

@@ -163,12 +163,16 @@ class Dispatcher:
         if held is not None:  # a shim that was just logged keeps the session attached after a crash too
             outcome = outcome._replace(seq=max(outcome.seq, services.engine.newest_undurable([held.id])))
         grants = isinstance(params, wire_identity.ClaimParams | wire_identity.RegisterParams)
-        if grants and held is not None and (services.post.unread.get(held.id) or services.post.involved(held.id)):
+        if grants and held is not None and self._has_mail(held):
             return Later(partial(self._briefed, outcome, held.id))
         return Now(secrets.add(outcome.result, params, services), outcome.seq)
 
+    def _has_mail(self, held: Identity) -> bool:
+        post = self._services.post
+        return bool(post.unread.get(held.id)) or post.involved(held.id) or post.is_heir(held)
+
     async def _briefed(self, outcome: Outcome, identity: int) -> Now:
-        return Now(await briefed(self._services, outcome.result, identity), outcome.seq)
+        return Now(await briefed(self._services, outcome.result, identity, outcome.seq), outcome.seq)
 
     async def _mail_call(self, method: Method, params: msgspec.Struct, ctx: Context, who: Introduced) -> Now:
         if method.changes and self._services.stopping:

@@ -229,11 +229,24 @@ async def test_held_mail_waits_for_the_next_one_over_a_crash(tmp_path: Path) -> 
         await s.until(1, [THERE, GONE])
 
 
+async def test_a_claim_is_answered_with_the_mail_that_was_held_for_its_role(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        kept = await s.post.write(held(1, s.now, needs_reply=True))
+        carl, _, _ = await s.rig.session()
+        claimed = await carl.register("shop-c")  # nobody follows
+        assert (claimed["unread"], [one["id"] for one in claimed["inbox"]]) == (1, [kept.id])
+        assert claimed["owed"] == [kept.id]
+        s.follow()
+        await s.until(1, [THERE])
+        assert await s.subjects(3) == ["Build"], "once"
+
+
 async def test_held_mail_whose_heir_came_before_the_crash(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
-        await s.post.write(held(1, s.now))
+        addressed = s.now
         carl, _, _ = await s.rig.session()
-        await carl.register("shop-c")  # nobody follows
+        await carl.register("shop-c")
+        await s.post.write(held(1, addressed))  # nobody follows
         s.crash()
         await s.until(3, ["Build"])
 

@@ -176,7 +176,8 @@ def test_mail_for_a_role_that_nobody_has_goes_to_the_first_who_does(office: Offi
     office.restart()
     assert office.anna.call("mail.sent")["messages"][0]["recipients"][0]["state"] == "held"
     carl, dora = (speaker.client for speaker in office.forest.sessions(office.daemon, 2))
-    carl.register("shop-designer", "designer")
+    claimed = carl.register("shop-designer", "designer")
+    assert (claimed["unread"], claimed["owed"]) == (1, [held["id"]])
     [got] = carl.call("mail.inbox", {"wait_s": 20})["messages"]
     assert got["id"] == held["id"]
     dora.register("other-designer", "designer")
