@@ -11,6 +11,11 @@ import os
 
 from mbx_wire import places
 
+_SOMETHING_ELSE = frozenset(
+    {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EACCES, errno.EPERM}
+)
+"""Why open(2) fails on a link, a socket, a directory, a device, or a file of somebody else's."""
+
 
 class NotOurs(OSError):
     """Something is in the file's place; the text says what, and what to do."""
@@ -32,7 +37,7 @@ def open_own(path: str, flags: int, mode: int = 0o600) -> int:
         # O_NONBLOCK means nothing to a plain file; a pipe would keep us waiting, a device might act on being opened.
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
-        if error.errno in {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENODEV}:
+        if error.errno in _SOMETHING_ELSE:
             check_own(path)
         raise
     try:

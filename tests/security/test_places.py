@@ -14,7 +14,7 @@ import pytest
 
 from mbx_wire import places
 from tests.security import parties
-from tests.security.strangers import UID, WHO, environment, interpreter, needs_root
+from tests.security.strangers import UID, WHO, environment, interpreter, needs_root, python
 from tests.support.daemon import Place, image
 
 Env = dict[str, str]
@@ -275,3 +275,34 @@ def test_the_group_of_the_account_may_write_also_under_another_group(place: Plac
     assert told(account.pw_gid) == [None, None]
     assert told(UID) == [None, None], "the process's own"
     assert all("/home can be written by others (mode 0775)" in str(said) for said in told(UID + 1))
+
+
+OWNER = """
+import json, os, sys
+from mbxd.ownfile import NotOurs, open_own
+said = []
+for path in sys.argv[1:]:
+    try:
+        os.close(open_own(path, os.O_RDONLY))
+        said.append("opened")
+    except NotOurs as problem:
+        said.append(str(problem))
+    except OSError as error:
+        said.append(error.strerror)
+print(json.dumps(said))
+"""
+
+
+@needs_root
+def test_a_file_that_root_left_is_told_with_what_to_do(place: Place) -> None:
+    """Of a command that ran through sudo: open(2) says no more than that it is denied."""
+    place.root.chmod(0o755)
+    left, mine = place.root / "left", place.root / "mine"
+    for path, mode in ((left, 0o600), (mine, 0)):
+        path.touch()
+        path.chmod(mode)
+    os.chown(mine, UID, UID)
+    assert python(OWNER, str(left), str(mine)) == [
+        f"{left} belongs to uid 0, not to you ({UID}): fix its owner with chown, or move it away",
+        "Permission denied",
+    ]
