@@ -90,7 +90,6 @@ class Log:
         self._snapshots = [seq for seq in found.listing.snapshots if seq not in found.bad_snapshots]
         self._spare: VfsFile | None = None
         self._current: _Current | None = None
-        self._before = fmt.Predecessor()
         self._room = 0
         self._durable = found.last_seq
         self._failed: str | None = None
@@ -184,8 +183,9 @@ class Log:
         fresh = _Current(spare, first, salt, self._segment_size, 1, len(data), full=False)
         with self._mutex:
             if old is not None:
-                self._sealed.append(self._describe(old, first - 1))
-            self._before = self._predecessor()
+                # Its predecessor is left out: that is asked only when a log is opened, from the disk.
+                sealed = Segment(old.first, first - 1, old.end, old.size, fmt.Header(old.salt, old.first))
+                self._sealed.append(sealed)
             self._current, self._spare = fresh, None
         if old is not None:
             old.file.close()
@@ -198,10 +198,6 @@ class Log:
         if current is None:
             return fmt.Predecessor()
         return fmt.Predecessor(current.first, self._durable, current.end)
-
-    def _describe(self, current: _Current, last: int) -> Segment:
-        header = fmt.Header(current.salt, current.first, self._before)
-        return Segment(current.first, last, current.end, current.size, header)
 
     # -- room ------------------------------------------------------------------------------------------------
 
@@ -390,7 +386,6 @@ class Log:
             # What an older program may read must hold nothing that it does not know.
             full=bool(found.torn) or newest.header.version < fmt.VERSION,
         )
-        self._before = newest.header.before
         offset, data = found.last_batch
         write_once(file, data, offset)
         file.sync_data()
