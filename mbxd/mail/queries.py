@@ -185,7 +185,8 @@ def reply_to(conn: sqlite3.Connection, message: str, identity: int, *, everybody
     whom = [sender] if sender != identity else others
     if everybody:
         whom = [sender, *others]
-    return [one for one in dict.fromkeys(whom) if one >= 0 and (one != identity or whom == [identity])]
+    whom = list(dict.fromkeys(whom))
+    return [one for one in whom if one >= 0 and (one != identity or whom == [identity])]
 
 
 def before_of(conn: sqlite3.Connection, cursor: str) -> int:

@@ -251,7 +251,7 @@ class Mailroom:
         if not ids:
             raise Rejected(
                 Code.UNKNOWN_IDENTITY,
-                "Nobody is there to answer: the message came from the daemon itself.",
+                "Nobody is there to answer: the message came from the daemon itself, or waits for a role.",
                 "Send to a name with mbx_send.",
                 data={"near": [], "vacant": []},
             )

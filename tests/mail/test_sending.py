@@ -143,6 +143,7 @@ def test_whom_a_reply_goes_to(mail: Mail) -> None:
     assert mail.store.reply_to(message, 1, everybody=True) == [0, 2, 3]
     to_self = mail.send(5, (5,))
     assert mail.store.reply_to(to_self, 5) == [5]
+    assert mail.store.reply_to(to_self, 5, everybody=True) == [5]
     with pytest.raises(MailRefused):
         mail.store.reply_to("01M8Q9HEK2H5KCCCGVDSMX1C1Z", 1)
 
