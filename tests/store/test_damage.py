@@ -366,6 +366,16 @@ def test_leftovers_of_a_first_start_are_no_log(name: str, left: bytes) -> None:
     assert fold(open_log(vfs.after_power_cut(1, "nothing"))) == [b"first"]
 
 
+def test_a_spare_that_can_not_be_used_gives_its_space_to_the_next() -> None:
+    vfs = MemVfs()
+    vfs.make_dir(DIRECTORY)
+    vfs.put(f"{DIRECTORY}/next.spare", b"\1" * SEGMENT)
+    vfs.space = vfs.used()
+    recovery = open_log(vfs)
+    assert (recovery.log.needs_spare, recovery.notes) == (False, [])
+    assert vfs.contents(f"{DIRECTORY}/next.spare") == bytes(SEGMENT)
+
+
 def test_a_spare_that_an_interrupted_roll_wrote_to_is_not_used_again() -> None:
     vfs = MemVfs()
     log = open_log(vfs).log
@@ -501,7 +511,7 @@ def test_a_newer_segment_is_refused_untouched(min_reader: int) -> None:
 def test_a_newer_snapshot_is_refused_untouched() -> None:
     vfs, _ = with_snapshots()
     newer(vfs, f"{DIRECTORY}/{snapshot_name(10)}", fmt.SNAPSHOT_MAGIC, min_reader=2)
-    refuses(vfs, NewerFormat)
+    assert f"{DIRECTORY}/{snapshot_name(10)} has format version 2" in str(refuses(vfs, NewerFormat))
 
 
 def test_a_newer_format_counts_more_than_damage_elsewhere() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mbxd.store import format as fmt
-from mbxd.store.errors import Damaged
+from mbxd.store.errors import Damaged, LogFull
 from mbxd.store.log import COMMIT_OVERHEAD, DEFAULT_RETAIN, Log, Recovery
 from mbxd.store.segment import DEFAULT_SEGMENT, segment_name, snapshot_name
 from mbxd.store.snapshot import MAX_CHUNK
@@ -23,6 +23,19 @@ def test_a_new_registry_is_empty_and_has_room() -> None:
     assert recovery.log.room() == SEGMENT - fmt.HEADER_SIZE
     assert not recovery.log.needs_spare
     assert list(recovery.log.history()) == []
+
+
+def test_where_nothing_could_be_made_there_is_no_room() -> None:
+    vfs = MemVfs()
+    vfs.make_dir(DIRECTORY)
+    vfs.space = vfs.used()
+    log = open_log(vfs).log
+    assert (log.room(), log.needs_spare, log.failed) == (0, True, None)
+    with pytest.raises(LogFull):
+        log.append([b"a"])
+    vfs.space = None
+    log.prepare_spare()
+    assert log.append([b"a"]) == 1
 
 
 def test_batches_are_numbered_densely() -> None:
