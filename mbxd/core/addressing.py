@@ -140,8 +140,13 @@ def _role(state: State, role: str, sender: int, ctx: Context) -> list[Recipient]
     ]
     if live:
         return live
+    return [waiting(role)]
+
+
+def waiting(role: str) -> Recipient:
+    """Whoever has the role first."""
     waits = f"nobody with the role {role} is live: it goes to the first one that is claimed"
-    return [Recipient(-1, f"role:{role}", "held", None, waits, role)]
+    return Recipient(-1, f"role:{role}", "held", None, waits, role)
 
 
 def _project(state: State, ctx: Context) -> int:

@@ -142,7 +142,7 @@ def _store(work: Work, cmd: c.Send, target: _Target | None, digest: str | None) 
         rows.add("held", *[(one.project, one.role, n) for one in cmd.held])
     work.effects.sent(n, recipients)
     answered = _answer(work, cmd.sender, target) if target else []
-    return c.Sent(message, root, cmd.now, recipients, answered, subject=subject)
+    return c.Sent(message, root, cmd.now, recipients, answered, subject=subject, held=list(cmd.held))
 
 
 def _deliver(work: Work, n: int, thread: int, recipient: int) -> bool:
@@ -174,7 +174,8 @@ def _sent_before(conn: sqlite3.Connection, cmd: c.Send, digest: str) -> c.Sent |
             "Use a new key for a new message; repeat a key only with the same recipients, subject and body.",
         )
     reached = [one for (one,) in conn.execute("SELECT recipient FROM deliveries WHERE message = ?", (n,))]
-    return c.Sent(message, root, sent_at, reached, duplicate=True)
+    held = [c.Role(*row) for row in conn.execute("SELECT project, role FROM held WHERE message = ?", (n,))]
+    return c.Sent(message, root, sent_at, reached, duplicate=True, held=held)
 
 
 def find(conn: sqlite3.Connection, message: str) -> _Target:

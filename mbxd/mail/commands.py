@@ -146,8 +146,8 @@ class Forget(msgspec.Struct, frozen=True):
 class Sent(msgspec.Struct, frozen=True, tag="sent"):
     """The message, its thread (the id of the first message there), whom it reached, which requests it answered.
 
-    duplicate: it was there already, under its key; recipients are then as they are now. subject: as it was stored,
-    empty for a duplicate.
+    duplicate: it was there already, under its key; recipients and held are then as they are now. subject: as it was
+    stored, empty for a duplicate. held: the roles that it waits for.
     """
 
     id: str
@@ -157,6 +157,7 @@ class Sent(msgspec.Struct, frozen=True, tag="sent"):
     answered: list[str] = []
     duplicate: bool = False
     subject: str = ""
+    held: list[Role] = []
 
 
 class Acked(msgspec.Struct, frozen=True, tag="acked"):

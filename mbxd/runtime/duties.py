@@ -70,6 +70,7 @@ class Duties:
         self._involved: set[int] = set()
         self._todo: deque[tuple[int, Change | int]] = deque()
         self._something = trio.Event()
+        self._giving = trio.Lock()
 
     @property
     def backlog(self) -> int:
@@ -178,6 +179,11 @@ class Duties:
 
     async def give_held(self, number: int, *, before: float | None = None) -> None:
         """Give a mailbox what is held for its role. Its claim must be durable. Raises Rejected."""
+        if self.is_heir(self._engine.state.identities[number]):
+            async with self._giving:  # who claims waits until all of what was begun for it is done
+                await self._give_held(number, before)
+
+    async def _give_held(self, number: int, before: float | None) -> None:
         identity = self._engine.state.identities[number]
         if identity.role is None or not self.is_heir(identity):
             return

@@ -285,9 +285,10 @@ class Mailroom:
         await services.engine.wait_durable(command.registry_seq)
         await self._fence(me, ctx)
         sent: c.Sent = await services.post.write(command, _request(params, ctx))
-        if sent.recipients != list(command.recipients):  # it was sent before, and reached whom it reached then
-            held = [one for one in whom if one.held_role is not None]
-            whom = [*(addressing.recipient(services.engine.state, one, ctx) for one in sent.recipients), *held]
+        if (sent.recipients, sent.held) != (list(command.recipients), list(command.held)):
+            # It was sent before, and reached whom it reached then.
+            reached = [addressing.recipient(services.engine.state, one, ctx) for one in sent.recipients]
+            whom = [*reached, *(addressing.waiting(one.role) for one in sent.held)]
         shown = [wire.Recipient(one.name, one.state, one.since, one.detail) for one in whom]
         absent = [one.name for one in whom if one.state in {"vacant", "retired"}]
         return wire.SendResult(

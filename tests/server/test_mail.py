@@ -186,6 +186,28 @@ def test_mail_for_a_role_that_nobody_has_goes_to_the_first_who_does(office: Offi
     assert [r["name"] for r in send(office.anna, "role:designer")["recipients"]] == ["shop-designer", "other-designer"]
 
 
+def test_a_repeat_tells_whom_mail_for_a_role_reached(office: Office) -> None:
+    """By its key as it is now; by its request id as it was then. The role's holder comes and goes meanwhile."""
+    anna = office.anna
+    letter = {"to": ["role:designer", "owner"], "subject": "s", "body": "b"}
+    keyed = {**letter, "idempotency_key": "k"}
+
+    def names(sent: Any) -> list[tuple[str, str]]:
+        return sorted((one["name"], one["state"]) for one in sent["recipients"])
+
+    waits = [("owner", "owner"), ("role:designer", "held")]
+    assert names(anna.call("mail.send", letter, request_id="r")) == waits
+    for _ in range(2):
+        assert names(anna.call("mail.send", keyed)) == waits
+    carl = office.forest.session(office.daemon).client
+    carl.register("shop-designer", "designer")
+    assert names(anna.call("mail.send", keyed)) == [("owner", "owner"), ("shop-designer", "live")]
+    assert names(anna.call("mail.send", letter, request_id="r")) == waits
+    carl.release()
+    assert names(anna.call("mail.send", keyed)) == [("owner", "owner"), ("shop-designer", "vacant")]
+    assert names(anna.call("mail.send", letter, request_id="r")) == waits
+
+
 def test_held_mail_beyond_a_batch_all_arrives(office: Office) -> None:
     numbers = [
         office.anna.send("mail.send", {"to": ["role:designer"], "subject": f"n{n}", "body": "b"}) for n in range(230)
