@@ -57,8 +57,7 @@ class BadConfig(Exception):
 def load(path: str) -> Config:
     """Read the file; a missing one is the default. Raises BadConfig."""
     try:
-        # It may well be a link. A pipe or a device must not hold up the daemon: O_NONBLOCK is nothing to a file.
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise BadConfig(f"{path} is not a file: move it away")
             data = file.read(1024 * 1024)
@@ -70,3 +69,8 @@ def load(path: str) -> Config:
         return msgspec.convert(tomllib.loads(data.decode()), Config)
     except (ValueError, RecursionError) as error:  # bad TOML, bad UTF-8, a value that does not fit, too many digits
         raise BadConfig(f"{path}: {error}") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """It may well be a link. A pipe or a device must not hold up the daemon: O_NONBLOCK is nothing to a file."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
+from mbx_client.paths import without_waiting
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,7 +185,7 @@ def _read(path: str) -> str | None:
 def _small(path: str) -> bytes | None:
     """The beginning of a file, None when it can't be read. What is no file, a pipe above all, is not waited for."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+        with open(path, "rb", opener=without_waiting) as file:
             return file.read(_SMALL) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
     except OSError:
         return None

@@ -171,8 +171,7 @@ def config(path: str) -> Finding:
     import tomllib
 
     try:
-        # A pipe is not waited for: O_NONBLOCK is nothing to a file.
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+        with open(path, "rb", opener=paths.without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return Finding("fail", "config", f"{path} is not a file: defaults apply", f"move {path} away")
             tomllib.loads(file.read(1024 * 1024).decode())

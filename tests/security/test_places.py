@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from mbx_client import project
 from mbx_wire import places
+from mbxctl import checks_place
+from mbxd import config
 from tests.security import parties
 from tests.security.strangers import UID, WHO, environment, interpreter, needs_root, python
 from tests.support.daemon import Place, image
@@ -213,8 +216,6 @@ def test_root_under_another_uid_in_a_user_namespace() -> None:
 
 @needs_root
 def test_what_a_stranger_leaves_in_a_shared_directory_names_no_project(place: Place) -> None:
-    from mbx_client import project
-
     place.root.chmod(0o1777)
     work = place.root / "work"
     work.mkdir()
@@ -233,13 +234,24 @@ def test_what_a_stranger_leaves_in_a_shared_directory_names_no_project(place: Pl
 
 
 def test_a_pipe_as_project_file_holds_nobody_up(tmp_path: Path) -> None:
-    from mbx_client import project
-
     os.mkfifo(tmp_path / project.CONFIG_NAME)
     os.mkfifo(tmp_path / ".git")
     found = project.of_directory(str(tmp_path), frozenset())
     assert found is not None
     assert found.key == str(tmp_path)
+
+
+def test_a_directory_in_a_files_place_costs_no_descriptor(tmp_path: Path) -> None:
+    """It opens, but can't be read: the daemon looks at its configuration again and again, the shim at every call."""
+    path = tmp_path / project.CONFIG_NAME
+    path.mkdir()
+    before = os.listdir("/dev/fd")
+    for _ in range(3):
+        assert project.of_directory(str(tmp_path), frozenset()) is not None
+        with pytest.raises(config.BadConfig, match="Is a directory"):
+            config.load(str(path))
+        assert checks_place.config(str(path)).level == "fail"
+    assert os.listdir("/dev/fd") == before
 
 
 GROUPS = """
