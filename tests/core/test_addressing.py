@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mbx_wire.admin import NameOnlyParams, RenameParams
-from mbx_wire.agent import CreateAgentParams
+from mbx_wire.agent import CreateAgentParams, EnsureProjectParams
 from mbx_wire.errors import Code
 from mbx_wire.identity import RegisterParams, ReleaseParams
 from mbxd.core import addressing
@@ -99,6 +99,9 @@ def test_a_role_means_its_live_holders_here_but_the_sender(world: World) -> None
     assert (held.identity, held.state, held.held_role) == (-1, "held", "tester")
     world.verdicts[process(200)] = "dead"
     assert resolve(world, "role:tester")[0].state == "held"
+    nobody = replace(PERSON, project=project("empty"))
+    world.run("project.ensure", EnsureProjectParams("/repos/empty"), nobody)
+    assert [one.held_role for one in resolve(world, "role:tester", caller=nobody)] == ["tester"]
     assert [one.held_role for one in resolve(world, "role:a", "role:b", "role:a")] == ["a", "b"]
     assert refused(world, "role:").code == Code.ROLE_INVALID
     assert refused(world, "role:x", caller=replace(ANNA, project=None)).code == Code.NO_PROJECT

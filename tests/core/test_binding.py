@@ -83,6 +83,10 @@ def test_what_was_let_go_or_lost_is_not_taken_back(world: World) -> None:
 def test_an_act_under_an_older_epoch_is_refused(world: World) -> None:
     assert bind(world, replace(ANNA, epoch=1)) == {"identity": 1, "epoch": 1}
     assert bind(world, replace(ANNA, epoch=0)) == Refusal("LEASE_LOST")
+    with pytest.raises(Rejected) as caught:
+        machine.decide(world.state, "internal.bind", Bind(), world.context(replace(ANNA, epoch=2)))
+    assert caught.value.data is not None
+    assert (caught.value.data["name"], caught.value.data["how"]) == ("shop-backend", "epoch")
 
 
 def test_the_loser_is_told_of_what_to_whom_and_how(world: World) -> None:

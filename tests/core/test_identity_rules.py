@@ -165,6 +165,13 @@ def test_claiming_what_you_hold_gives_the_same_grant(world: World) -> None:
     assert len(world.batches) == before
 
 
+def test_a_result_says_what_was_done(world: World) -> None:
+    assert register(world, ANNA)["action"] == "register"
+    assert claim(world, ANNA)["action"] == "claim"
+    assert release(world, ANNA)["action"] == "release"
+    assert claim(world, BERT, "shop-backend")["action"] == "claim"
+
+
 def test_a_live_holder_is_named_and_not_displaced(world: World) -> None:
     register(world, ANNA)
     refusal = refused(world, "identity.claim", ClaimParams("shop-backend"), BERT)

@@ -114,6 +114,17 @@ def test_a_held_mailbox_is_not_retired(world: World) -> None:
     assert result["identity"]["last_holder"]["reason"] == "holder-exited"
 
 
+def test_retiring_writes_down_the_end_of_a_holder_that_is_gone(world: World) -> None:
+    seen = world.state.identities[1].last_active_at
+    world.wall += 100
+    world.verdicts[process(100)] = "dead"
+    assert on(world, "admin.retire")["changed"] is True
+    identity = world.state.identities[1]
+    assert (identity.hold, identity.retired, identity.epoch, identity.last_active_at) == (None, "retired", 1, seen)
+    assert identity.past is not None
+    assert (identity.past.reason, identity.past.ended) == ("holder-exited", world.wall)
+
+
 def test_a_retired_mailbox_waits_for_a_person(world: World) -> None:
     free(world)
     on(world, "admin.retire")
