@@ -27,7 +27,8 @@ def foreign_parent(place: Place) -> tuple[Env, str]:
     (place.root / "theirs").mkdir(mode=0o755)
     (place.root / "theirs/s").mkdir(mode=0o700)
     os.chown(place.root / "theirs", UID, UID)
-    return {"MBX_STATE_DIR": str(place.root / "theirs/s")}, f"/theirs belongs to uid {UID}"
+    said = f"/theirs belongs to uid {UID}, who can replace what is in it: run this as that user, or choose"
+    return {"MBX_STATE_DIR": str(place.root / "theirs/s")}, said
 
 
 def foreign_grandparent(place: Place) -> tuple[Env, str]:
