@@ -186,7 +186,8 @@ def parent_problem(
         except OSError:
             return None
         if found.st_uid not in owners:
-            return f"{at} belongs to uid {found.st_uid}, who can replace what is in it: run this as that user, or {_ELSEWHERE}"
+            whose = f"{at} belongs to uid {found.st_uid}, who can replace what is in it"
+            return f"{whose}: run this as that user, or {_ELSEWHERE}"
         loose = found.st_mode & (_WRITABLE_BY_OTHERS if found.st_gid not in groups else 0o002)
         if loose and not found.st_mode & _STICKY:
             mode = found.st_mode & 0o7777
