@@ -27,7 +27,8 @@ Beside `params` a request carries `meta: {request_id, session?, epoch?}`: `reque
 under an older `epoch` is refused. Error -32003 tells of a bound: of connections, requests in flight, or unfinished lines.
 
 A refusal is error -32000 (-32602 for a parameter) whose `data` is `{code, message, hint, retryable, data?}`; so is an unknown method or
-tool when the client is of another version than the daemon (`VERSION_SKEW`: the hint says what to run). Times are ISO 8601 UTC.
+tool when the client is of another version than the daemon (`VERSION_SKEW`: the hint says what to run). `client.version` is
+therefore that of mbx; a program that was written without its libraries says `""`. Times are ISO 8601 UTC.
 In params, `null`, `""` and `false` count as an absent optional member.
 """
 
