@@ -100,12 +100,17 @@ def check(person: Client, agents: list[Agent]) -> None:
 
 def check_history(person: Client, agents: list[Agent]) -> None:
     for agent in agents:
-        entries = person.call("admin.log", {"name": agent.name, "limit": 1000})["entries"]
-        found = Counter(entry["what"] for entry in entries)
+        shown = person.call("admin.log", {"name": agent.name, "limit": 1000})
+        entries = shown["entries"]
         grants = agent.acts["identity.register"] + agent.acts["identity.claim"]
-        assert found == {"registered": 1, "claimed": grants, "released": agent.acts["identity.release"]}
-        epochs = [entry["epoch"] for entry in reversed(entries) if entry["what"] == "claimed"]
-        assert epochs == list(range(1, agent.epoch + 1))
+        releases = agent.acts["identity.release"]
+        assert (grants, releases) == (agent.epoch, agent.epoch - agent.holding)
+        acts = [entry["what"] for entry in entries if entry["what"] != "registered"]
+        newest, other = ("claimed", "released") if agent.holding else ("released", "claimed")
+        assert acts == [other if place % 2 else newest for place in range(len(acts))], "newest first, in turns"
+        epochs = [entry["epoch"] for entry in entries if entry["what"] == "claimed"]
+        assert epochs == list(range(agent.epoch, agent.epoch - len(epochs), -1))
+        assert len(entries) == (1000 if shown["truncated"] else 1 + grants + releases)
         seqs = [entry["seq"] for entry in entries]
         assert seqs == sorted(set(seqs), reverse=True)
 
