@@ -61,12 +61,11 @@ def rss_kib(pid: int) -> int:
 
 
 def cpu_ns(pid: int) -> int:
-    """Time on a processor of all threads, proc(5) schedstat; ticks of 10 ms would be too coarse."""
-    total = 0
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
-            total += int(file.read().split()[0])
-    return total
+    """Time on a processor of all threads, also of those that have ended, from the process's own clock.
+
+    Linux, clock_getcpuclockid(3): the number of a process's clock is made of its pid.
+    """
+    return time.clock_gettime_ns((~pid << 3) | 2)
 
 
 def memory(bench: Bench) -> Iterator[Row]:

@@ -47,8 +47,11 @@ class LineReader:
 
     def feed(self, data: bytes) -> list[bytes | Oversized]:
         """Take bytes as they came and return every line that is now complete."""
-        if b"\n" not in data:
+        end = data.find(b"\n")
+        if end < 0:
             return self._keep(data)
+        if end == len(data) - 1 and not self._size and not self._discarding and end <= self._limit:
+            return [data[:-2] if data.endswith(b"\r\n") else data[:-1]]  # nearly always: one line, whole
         out: list[bytes | Oversized] = []
         pieces = data.split(b"\n")
         tail = pieces.pop()

@@ -107,21 +107,22 @@ class Session:
 
     async def _read(self) -> None:
         held = False
-        while data := await self._transport.receive():
-            lines = self._reader.feed(data)
-            if held or self._reader.buffered:
-                held = self._reader.buffered > 0
+        transport, reader = self._transport, self._reader
+        while data := await transport.receive():
+            lines = reader.feed(data)
+            if held or reader.buffered:
+                held = reader.buffered > 0
                 self._services.lines.note(self)
             for number, line in enumerate(lines, 1):
                 if isinstance(line, Oversized):
                     self._send(wire.failure(None, RpcError.INVALID_REQUEST, "The line is longer than 4 MiB."))
                 elif line:
                     await self._line(line)
-                if self._transport.broken:
+                if transport.broken:
                     return
-                if self._transport.backlog > BACKLOG_PAUSE:
+                if transport.backlog > BACKLOG_PAUSE:
                     # A peer that does not read its replies gets no more of them.
-                    await self._transport.drained()
+                    await transport.drained()
                 if number % LINES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()  # others are served in between
         # The peer will ask no more, but may still read: what it asked is answered.
