@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from functools import cache
 from itertools import chain
 from typing import Any, Final
 
@@ -27,21 +28,15 @@ _TABLES: Final = {
 _IGNORE: Final = frozenset({"members", "held"})
 """Tables in which a row may be there already."""
 
-RUNS: Final = (32, 8, 1)
-"""So many rows go in as one statement; 32 messages have 512 parameters. https://sqlite.org/limits.html, section 9"""
+RUN_MAX: Final = 64
+"""So many rows go in as one statement; 64 messages have 1,024 parameters. https://sqlite.org/limits.html, section 9"""
 
 
-def _insert(table: str) -> str:
-    verb = "INSERT OR IGNORE" if table in _IGNORE else "INSERT"
-    return f"{verb} INTO {table} ({', '.join(_TABLES[table])})"
-
-
+@cache
 def _statement(table: str, rows: int) -> str:
+    verb = "INSERT OR IGNORE" if table in _IGNORE else "INSERT"
     marks = f"({', '.join('?' * len(_TABLES[table]))})"
-    return f"{_insert(table)} VALUES {', '.join([marks] * rows)}"
-
-
-_STATEMENTS: Final = {table: [(rows, _statement(table, rows)) for rows in RUNS] for table in _TABLES}
+    return f"{verb} INTO {table} ({', '.join(_TABLES[table])}) VALUES {', '.join([marks] * rows)}"
 
 
 class Rows:
@@ -64,9 +59,7 @@ class Rows:
     def flush(self, conn: sqlite3.Connection) -> None:
         """Insert what waits, so that statements see it."""
         for table, rows in self._waiting.items():
-            done = 0
-            for size, statement in _STATEMENTS[table]:
-                while len(rows) - done >= size:
-                    conn.execute(statement, list(chain.from_iterable(rows[done : done + size])))
-                    done += size
+            for begin in range(0, len(rows), RUN_MAX):
+                run = rows[begin : begin + RUN_MAX]
+                conn.execute(_statement(table, len(run)), list(chain.from_iterable(run)))
             rows.clear()

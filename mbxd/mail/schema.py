@@ -101,7 +101,12 @@ def connect(path: str, *, read_only: bool) -> sqlite3.Connection:
     """
     mode = "ro" if read_only else "rw"
     return sqlite3.connect(
-        f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_S
+        f"file:{_quoted(path)}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=BUSY_S,
+        cached_statements=512,  # the writer's inserts of any number of rows
     )
 
 
