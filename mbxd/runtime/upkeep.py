@@ -28,6 +28,7 @@ RETRY_S = 2.0
 """Between two tries to make the next segment on a full disk."""
 SNAPSHOT_AFTER = 16 * 1024 * 1024
 """Bytes of log after which a snapshot pays: replaying them takes a good part of a second."""
+LOOK_EVERY_S = 5.0
 FORGET_EVERY_S = 60.0
 SWEEP_NAMES_EVERY_S = 3600.0
 
@@ -111,9 +112,9 @@ class Snapshots:
         return self._bytes() - self._bytes_then >= SNAPSHOT_AFTER
 
     async def keep(self) -> None:
-        """Look every tick, for ever."""
+        """Look now and then, for ever."""
         while True:
-            await trio.sleep(TICK)
+            await trio.sleep(LOOK_EVERY_S)
             if self.due():
                 await self.write()
 
