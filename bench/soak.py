@@ -23,6 +23,7 @@ from bench.fixture import Bench, Daemon, daemon, directory
 from bench.holders import holders
 from bench.measure import quantile
 from bench.scale import rss_kib
+from mbxd.core.state import REPLIES_KEPT
 
 SESSIONS = 200
 PROCESSES = 100
@@ -100,6 +101,12 @@ class Session:
     def _line(self, method: str, params: dict[str, object]) -> bytes:
         return client.request(method, params, session=self.name, request_id=f"{self.name}-{next(self._numbers)}")
 
+    def fill(self, changes: int) -> None:
+        """Change that often at once: the results of its last changes are kept, and so many are all that is kept."""
+        for _ in range(changes // 2):
+            self.conn.ask(self._line("identity.release", {}))
+            self.conn.ask(self._line("identity.claim", {"name": self.name}))
+
     def _cycle(self) -> Iterator[tuple[str, dict[str, object]]]:
         while True:
             yield "identity.release", {}
@@ -157,6 +164,7 @@ def soak(
     seconds: float,
     *,
     warm: float = WARM_S,
+    fill: int = REPLIES_KEPT,
     identities: int = IDENTITIES,
     quiet: int = PROCESSES,
     talking: int = SESSIONS - PROCESSES,
@@ -172,6 +180,7 @@ def soak(
             sessions = [Session(running, number) for number in range(talking)]
             for session in sessions:
                 connections.enter_context(session.conn)
+                session.fill(fill)
             _drive(sessions, warm, None)
             report = Report(counted(running))
             _drive(sessions, seconds, report)

@@ -13,7 +13,7 @@ CHANGES = {"identity.claim", "identity.release", "mail.send", "mail.ack"}
 
 
 def test_a_short_load_leaves_nothing_behind(tmp_path: Path) -> None:
-    report = soak(Bench(quick=True, place=str(tmp_path)), 2.0, warm=1.0, identities=100, quiet=5, talking=10)
+    report = soak(Bench(quick=True, place=str(tmp_path)), 2.0, warm=1.0, fill=10, identities=100, quiet=5, talking=10)
     assert set(report.took) == {*READS, *CHANGES}
     assert report.grew() == []
 
