@@ -35,8 +35,8 @@ EVERY = READS_S // CHANGES_S + 1
 WARM_S = 10.0
 PATIENCE_S = 30.0
 ALLOWED = {"rss_mib": 20.0, "descriptors": 12, "pidfds": 0, "threads": 12}
-"""What may come after the warm-up: SQLite's page caches (16 MiB at most) fill as the mail file grows; readers of mail (four, each with three
-files) and worker threads, which come with a burst and go again.
+"""What may come after the warm-up: SQLite's page caches (16 MiB at most) fill as the mail file grows; readers of mail
+(four, each with three files) and worker threads come with a burst and go again.
 """
 
 READS = ("identity.list", "identity.show", "mail.inbox", "mail.whoami")
