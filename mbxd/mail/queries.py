@@ -159,7 +159,7 @@ def resolve(conn: sqlite3.Connection, text: str) -> str:
         )
     ]
     if not found:
-        raise _gone(conn, prefix)
+        raise _gone(conn, prefix, text)
     if len(found) > 1:
         raise MailRefused(
             "MESSAGE_AMBIGUOUS", f"More than one message id begins with {prefix}.", f"Say which: {', '.join(found)}."
@@ -167,9 +167,9 @@ def resolve(conn: sqlite3.Connection, text: str) -> str:
     return str(found[0])
 
 
-def _gone(conn: sqlite3.Connection, prefix: str) -> MailRefused:
+def _gone(conn: sqlite3.Connection, prefix: str, asked: str) -> MailRefused:
     row = conn.execute("SELECT id FROM pruned WHERE id >= ? AND id < ? LIMIT 1", (prefix, prefix + "~")).fetchone()
-    return unknown(conn, row[0] if row else prefix)
+    return unknown(conn, row[0] if row else asked)
 
 
 def reply_to(conn: sqlite3.Connection, message: str, identity: int, *, everybody: bool) -> list[int]:

@@ -162,6 +162,8 @@ def test_ids_are_found_by_a_unique_beginning(mail: Mail) -> None:
     for typed in ("01", "not an id", "0" * 26):
         with pytest.raises(MailRefused) as refused:
             mail.store.resolve(typed)
+    with pytest.raises(MailRefused, match="There is no message 'nonsense'"):  # as it was asked for, not as it is read
+        mail.store.resolve("nonsense")
         assert refused.value.code == "UNKNOWN_MESSAGE"
 
 
