@@ -18,7 +18,7 @@ from mbx_wire import admin as wire_admin
 from mbx_wire import agent as wire_agent
 from mbx_wire import identity as wire_identity
 from mbx_wire.errors import Code
-from mbxd.core import admin, agents, binding, identity, internal, projects, tokens
+from mbxd.core import admin, agents, binding, identity, internal, lists, projects, tokens
 from mbxd.core import events as ev
 from mbxd.core.context import Context
 from mbxd.core.evolve import evolve, replay
@@ -31,7 +31,7 @@ __all__ = ["Decision", "decide", "evolve", "replay"]
 Rule = Callable[[State, Any, Context], Decision]
 
 RULES: dict[str, tuple[type[msgspec.Struct], Rule]] = {
-    "identity.list": (wire_identity.ListParams, identity.list_),
+    "identity.list": (wire_identity.ListParams, lists.list_),
     "identity.claim": (wire_identity.ClaimParams, identity.claim),
     "identity.register": (wire_identity.RegisterParams, identity.register),
     "identity.release": (wire_identity.ReleaseParams, identity.release),

@@ -13,7 +13,7 @@ import msgspec
 
 from mbx_wire.identity import ListParams, ListResult
 from mbxd.core import events as ev
-from mbxd.core import identity as rules
+from mbxd.core import lists as rules
 from mbxd.core import view
 from mbxd.core.context import Context
 from mbxd.core.liveness import Evidence, Policy

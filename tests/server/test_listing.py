@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mbx_wire.agent import CreateAgentParams
 from mbx_wire.identity import ClaimParams, ListParams, RegisterParams, ReleaseParams
-from mbxd.core import identity as rules
+from mbxd.core import lists as rules
 from mbxd.core import machine
 from mbxd.core.context import PERSON, Caller
 from mbxd.core.internal import HolderDied
