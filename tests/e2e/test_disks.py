@@ -194,8 +194,16 @@ def bad_records() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("what", bad_records())
-@pytest.mark.parametrize("where", ["log", "snapshot"])
+@pytest.mark.parametrize(
+    ("where", "what"),
+    # A snapshot has no events, so that none of nobody can be in it.
+    [
+        (where, what)
+        for where in ("log", "snapshot")
+        for what in bad_records()
+        if (where, what) != ("snapshot", "of nobody")
+    ],
+)
 def test_a_record_that_means_nothing_here_stops_the_start_and_touches_nothing(
     place: Place, forest: Forest, what: str, where: str
 ) -> None:
@@ -203,8 +211,6 @@ def test_a_record_that_means_nothing_here_stops_the_start_and_touches_nothing(
     daemon = place.start()
     forest.session(daemon).client.register("shop-a")
     daemon.stop()
-    if where == "snapshot" and what == "of nobody":
-        pytest.skip("a snapshot has no events")
     log = Log.open(OsVfs(), str(place.state / "registry"), entropy=os.urandom).log
     if where == "log":
         log.append([bad_records()[what]])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mbxd.core import tokens
+from tests.security.parties import mbxctl
 from tests.support.daemon import PATIENCE, Client, Place, Refused, environment, image, wait_until
 from tests.support.shim_process import ShimProcess, initialize, request
 from tests.support.trees import Forest
@@ -142,16 +143,7 @@ def through_a_shim(heard: Heard, place: Place, token: str, name: str) -> None:
 
 def through_the_command_line(heard: Heard, place: Place, name: str) -> None:
     def run(*args: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "mbxctl", *args],
-            env=environment(place.state),
-            cwd=place.root,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = mbxctl(place, *args)
         heard.texts[f"mbxctl {args} stderr"] = done.stderr.encode()
         return done
 
