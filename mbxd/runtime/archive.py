@@ -251,9 +251,13 @@ class Archive:
             return Plan(0, whole=True, reason="the branch was moved by somebody else")
         if self._known and not self._outrun and (tip is None) == (self._tip is None):
             return Plan(0)
-        # The tail goes on from here: what it lost before is read from the log.
+        # The tail goes on from here: what it lost, or never had, is read from the log. What it has it knows better: the
+        # log doesn't say what a renamed identity was called before. (A history that is made anew finds that itself.)
         self._outrun = False
-        upto = self._engine.durable_seq
+        upto = self._engine.staged_seq
+        if tip is not None and tip.seq is not None:
+            upto = next((entry.seq - 1 for entry in self._tail if entry.seq > tip.seq), upto)
+        await self._engine.wait_durable(upto)
         plan = await self._run_sync(replaying.plan, self._engine.log, tip, upto)
         if self._outrun:
             plan = Plan(upto, whole=True, reason="more changes than can be told one by one")

@@ -247,6 +247,25 @@ async def test_a_rename_over_a_restart(autojump_clock: trio.abc.Clock) -> None:
         assert len(repo.commits) == 2
 
 
+async def test_a_rename_at_once_after_a_start_tells_the_name_before(autojump_clock: trio.abc.Clock) -> None:
+    """The first look reads the log, which doesn't say it; the tail of changes does."""
+    vfs, repo = MemVfs(), FakeRepo()
+    async with archived(repo, vfs) as (kept, client):
+        await make(client, "shop-a", "shop-b")
+        await kept.settled()
+        repo.trouble = "broken"
+        await client.call("admin.retire", {"name": "shop-b"})
+    repo.trouble = None
+    async with archived(repo, vfs) as (kept, client):
+        await client.call("admin.rename", {"name": "shop-a", "to": "shop-z"})
+        assert len(repo.commits) == 1
+        await kept.settled()
+        told = [line.partition(" ")[2] for line in repo.commits[-1].message.splitlines()[2:4]]
+        assert told == ["retire shop-b (shop)", "rename shop-a to shop-z (shop)"]
+        assert "Mbx-Compared" not in repo.commits[-1].message
+        await kept.agree()
+
+
 async def test_an_archive_ahead_of_the_log(autojump_clock: trio.abc.Clock) -> None:
     repo = FakeRepo()
     async with archived(repo) as (kept, client):
