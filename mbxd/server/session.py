@@ -49,6 +49,7 @@ class Session:
         self._in_flight = 0
         self._reader = LineReader()
         self._nursery: trio.Nursery | None = None
+        self._flushing = False
         self._idle = trio.Event()
         self._idle.set()
 
@@ -57,9 +58,11 @@ class Session:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._transport.flush_for_ever)
-                with contextlib.suppress(Closed):
-                    await self._read()
+                try:
+                    with contextlib.suppress(Closed):
+                        await self._read()
+                finally:
+                    self._nursery = None  # it closes before this ends: a reply that is ready now begins nothing
                 nursery.cancel_scope.cancel()
         finally:
             self._leave()
@@ -126,8 +129,9 @@ class Session:
                 if number % LINES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()  # others are served in between
         # The peer will ask no more, but may still read: what it asked is answered.
-        with trio.move_on_after(DRAIN_S):
-            await self.drain()
+        if self._in_flight or transport.backlog:
+            with trio.move_on_after(DRAIN_S):
+                await self.drain()
 
     async def _line(self, line: bytes) -> None:
         try:
@@ -180,6 +184,13 @@ class Session:
         self._transport.send(line)
         if self._transport.backlog:
             self._services.replies.note(self)
+            if not self._flushing and self._nursery is not None:
+                self._flushing = True
+                self._nursery.start_soon(self._flush)
+
+    async def _flush(self) -> None:
+        await self._transport.flush()
+        self._flushing = False
 
     def _deliver(self, line: bytes) -> None:
         self._in_flight -= 1

@@ -36,15 +36,15 @@ class Transport(Protocol):
         ...
 
     def send(self, data: bytes) -> None:
-        """Send now what fits, keep the rest for `flush_for_ever`. Never raises: `receive` sees a dead peer."""
+        """Send now what fits, keep the rest for `flush`. Never raises: `receive` sees a dead peer."""
         ...
 
     async def drained(self) -> None:
         """Wait until nothing is left over. Raises Closed."""
         ...
 
-    async def flush_for_ever(self) -> None:
-        """Send what was left over, whenever there is something."""
+    async def flush(self) -> None:
+        """Send what is left over as the peer takes it. For one task, whenever there is a backlog."""
         ...
 
     def close(self) -> None:
@@ -60,7 +60,6 @@ class SocketTransport:
         sock.setblocking(False)
         self._sock = sock
         self._rest = bytearray()
-        self._more = trio.Event()
         self._empty = trio.Event()
         self._empty.set()
         self._closed = False
@@ -106,7 +105,6 @@ class SocketTransport:
         if sent < len(data):
             self._rest += memoryview(data)[sent:]
             self._empty = trio.Event()
-            self._more.set()
 
     async def drained(self) -> None:
         """Wait until the peer took everything."""
@@ -114,23 +112,20 @@ class SocketTransport:
         if self._closed or self._broken:
             raise Closed("closed")
 
-    async def flush_for_ever(self) -> None:
+    async def flush(self) -> None:
         """Send the rest when the socket has room again."""
-        while True:
-            await self._more.wait()
-            self._more = trio.Event()
-            while self._rest and not self._closed:
-                try:
-                    await trio.lowlevel.wait_writable(self._sock)
-                    sent = self._sock.send(self._rest)
-                except BlockingIOError:
-                    continue
-                except (OSError, trio.ClosedResourceError):
-                    self._rest.clear()
-                    self._broken = True
-                    break
-                del self._rest[:sent]
-            self._empty.set()
+        while self._rest:
+            try:
+                await trio.lowlevel.wait_writable(self._sock)
+                sent = self._sock.send(self._rest)
+            except BlockingIOError:
+                continue
+            except (OSError, trio.ClosedResourceError):
+                self._rest.clear()
+                self._broken = True
+                break
+            del self._rest[:sent]
+        self._empty.set()
 
     def close(self) -> None:
         """Close; whoever waits is told."""

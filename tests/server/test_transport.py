@@ -52,9 +52,9 @@ async def test_closed_while_somebody_waits(pair: tuple[SocketTransport, socket.s
 async def test_closed_with_bytes_left_over(pair: tuple[SocketTransport, socket.socket], *, waits: bool) -> None:
     transport, theirs = pair
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(transport.flush_for_ever)
         transport.send(b"x" * 4 * 1024 * 1024)
         assert transport.backlog
+        nursery.start_soon(transport.flush)
         if waits:
             await trio.testing.wait_all_tasks_blocked()
         transport.close()

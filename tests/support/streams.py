@@ -14,7 +14,6 @@ class StreamTransport:
         """Takes the stream over."""
         self._stream = stream
         self._rest = bytearray()
-        self._more = trio.Event()
         self._empty = trio.Event()
         self._empty.set()
         self._closed = False
@@ -38,11 +37,10 @@ class StreamTransport:
             raise Closed(str(error)) from error
 
     def send(self, data: bytes) -> None:
-        """Keep for the flusher: a stream has no way to send without waiting."""
+        """Keep for `flush`: a stream has no way to send without waiting."""
         if not self._closed:
             self._rest += data
             self._empty = trio.Event()
-            self._more.set()
 
     async def drained(self) -> None:
         """Wait until the peer took everything."""
@@ -50,21 +48,18 @@ class StreamTransport:
         if self._closed or self._broken:
             raise Closed("closed")
 
-    async def flush_for_ever(self) -> None:
+    async def flush(self) -> None:
         """Send what was kept."""
-        while True:
-            await self._more.wait()
-            self._more = trio.Event()
-            while self._rest:
-                data = bytes(self._rest)
-                try:
-                    await self._stream.send_all(data)
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    self._rest.clear()
-                    self._broken = True
-                    break
-                del self._rest[: len(data)]
-            self._empty.set()
+        while self._rest:
+            data = bytes(self._rest)
+            try:
+                await self._stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._rest.clear()
+                self._broken = True
+                break
+            del self._rest[: len(data)]
+        self._empty.set()
 
     def close(self) -> None:
         """Close; whoever waits is told."""
