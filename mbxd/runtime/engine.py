@@ -96,21 +96,21 @@ class Engine:
             return Outcome(decision.result, self.staged_seq if self.staged_seq > self.durable_seq else 0)
         records = [ev.encode(event) for event in decision.events]
         needs = self._admit(records)
-        seq = self.staged_seq
-        end = seq + len(records)
-        for event, record, need in zip(decision.events, records, needs, strict=True):
-            seq += 1
+        for event in decision.events:
             machine.evolve(self.state, event)
-            self._pending.append(Staged(seq, event, record, need, seq == end))
-            if type(event) is not ev.Replied:
-                self._note(seq, event)
-                for listener in self.on_staged:
-                    listener(seq, event)
-        self.staged_seq = seq
+        seq = self.staged_seq
+        end = self.staged_seq = seq + len(records)
         self._counts["changed"] += 1
         self._counts["events"] += len(records)
-        self._feed()
-        return Outcome(decision.result, seq)
+        for number, (event, record, need) in enumerate(zip(decision.events, records, needs, strict=True), seq + 1):
+            self._pending.append(Staged(number, event, record, need, number == end))
+        self._feed()  # before anybody is told, for the committer takes a moment to wake
+        for number, event in enumerate(decision.events, seq + 1):
+            if type(event) is not ev.Replied:
+                self._note(number, event)
+                for listener in self.on_staged:
+                    listener(number, event)
+        return Outcome(decision.result, end)
 
     def look(self, command: str, params: msgspec.Struct, ctx: Context) -> Any:
         """Decide a command that only reads."""
