@@ -187,6 +187,7 @@ class Daemon:
         sock = parts.passed or ground.bind(parts.ground)
         self._write_pointer()
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.poller.run)
             nursery.start_soon(self._accept, listener, sock)
             await nursery.start(self._signals)  # ready means: from here on a signal stops it in order
             nursery.start_soon(self._watchdog)

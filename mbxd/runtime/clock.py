@@ -54,7 +54,4 @@ class AwakeTime:
         return self._sum + self._step(self._clock.awake())
 
     def _step(self, now: float) -> float:
-        passed = now - self._last
-        if passed < 0.0:
-            return 0.0
-        return passed if passed < LONGEST_STEP else LONGEST_STEP
+        return min(max(now - self._last, 0.0), LONGEST_STEP)

@@ -18,6 +18,7 @@ from mbxd.runtime.peer import Peer, read_peer
 from mbxd.server import wire
 from mbxd.server.dispatch import Dispatcher
 from mbxd.server.limits import CONNECTIONS_KEPT, CONNECTIONS_MAX, CONNECTIONS_SPARE, DESCRIPTORS_EACH, DRAIN_S
+from mbxd.server.poller import Poller
 from mbxd.server.services import Services
 from mbxd.server.session import Session
 from mbxd.server.transport import SocketTransport, Transport
@@ -34,6 +35,8 @@ class Listener:
         """`services`: the rest of the daemon."""
         self._services = services
         self._dispatcher = Dispatcher(services)
+        self.poller = Poller()
+        """Reads for all connections; whoever serves them runs it."""
         self._sessions: set[Session] = set()
         self._of_process: dict[int, dict[Session, None]] = {}
         room = raise_descriptor_limit() - CONNECTIONS_SPARE
@@ -80,7 +83,7 @@ class Listener:
                 os.close(peer.pidfd)
             return
         self._services.connections += 1  # at once: a whole backlog is accepted before the first session runs
-        nursery.start_soon(self.serve_one, SocketTransport(conn), peer)
+        nursery.start_soon(self.serve_one, SocketTransport(conn, self.poller), peer)
 
     def _refusal(self, peer: Peer) -> bytes | None:
         if peer.uid != os.getuid():

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 import trio
@@ -31,6 +34,9 @@ from mbxd.server.transport import Closed, Transport
 
 log = logging.getLogger("mbxd.session")
 
+Obstacle: TypeAlias = Callable[[], Awaitable[None]]
+"""What has to be waited for before the next line."""
+
 _hello = ParamsDecoder(HelloParams)
 _subscribe = ParamsDecoder(SubscribeParams)
 _encode = msgspec.json.Encoder().encode
@@ -48,6 +54,8 @@ class Session:
         self._who: Introduced | None = None
         self._in_flight = 0
         self._reader = LineReader()
+        self._half = False  # whether the beginning of a line is counted among all unfinished ones
+        self._lines: deque[bytes | Oversized] = deque()
         self._nursery: trio.Nursery | None = None
         self._flushing = False
         self._idle = trio.Event()
@@ -60,7 +68,11 @@ class Session:
                 self._nursery = nursery
                 try:
                     with contextlib.suppress(Closed):
-                        await self._read()
+                        await self._transport.read(self._take)
+                        # The peer will ask no more, but may still read: what it asked is answered.
+                        if self._in_flight or self._transport.backlog:
+                            with trio.move_on_after(DRAIN_S):
+                                await self.drain()
                 finally:
                     self._nursery = None  # it closes before this ends: a reply that is ready now begins nothing
                 nursery.cancel_scope.cancel()
@@ -108,45 +120,66 @@ class Session:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
-        held = False
-        transport, reader = self._transport, self._reader
-        while data := await transport.receive():
-            lines = reader.feed(data)
-            if held or reader.buffered:
-                held = reader.buffered > 0
-                self._services.lines.note(self)
-            for number, line in enumerate(lines, 1):
-                if isinstance(line, Oversized):
-                    self._send(wire.failure(None, RpcError.INVALID_REQUEST, "The line is longer than 4 MiB."))
-                elif line:
-                    await self._line(line)
-                if transport.broken:
-                    return
-                if transport.backlog > BACKLOG_PAUSE:
-                    # A peer that does not read its replies gets no more of them.
-                    await transport.drained()
-                if number % LINES_A_TURN == 0:
-                    await trio.lowlevel.checkpoint()  # others are served in between
-        # The peer will ask no more, but may still read: what it asked is answered.
-        if self._in_flight or transport.backlog:
-            with trio.move_on_after(DRAIN_S):
-                await self.drain()
+    def _take(self, data: bytes) -> None:
+        """Serve what arrived, as far as that goes without waiting."""
+        reader = self._reader
+        self._lines += reader.feed(data)
+        if self._half or reader.buffered:
+            self._half = reader.buffered > 0
+            self._services.lines.note(self)
+        obstacle = self._work()
+        if obstacle is not None and self._nursery is not None:
+            self._transport.pause()
+            self._nursery.start_soon(self._catch_up, obstacle)
 
-    async def _line(self, line: bytes) -> None:
+    async def _catch_up(self, obstacle: Obstacle | None) -> None:
+        """Serve the rest in order; nothing more is read before that."""
+        while obstacle is not None:
+            try:
+                await obstacle()
+            except Closed:
+                self.close()
+                return
+            obstacle = self._work()
+        self._transport.resume()
+
+    def _work(self) -> Obstacle | None:
+        """Serve lines until there are none, or one has to be waited for."""
+        lines, transport = self._lines, self._transport
+        for _ in range(LINES_A_TURN):
+            if not lines:
+                return None
+            line = lines.popleft()
+            if isinstance(line, Oversized):
+                self._send(wire.failure(None, RpcError.INVALID_REQUEST, "The line is longer than 4 MiB."))
+            elif line:
+                obstacle = self._line(line)
+                if obstacle is not None:
+                    return obstacle
+            if transport.broken:
+                lines.clear()  # asked by nobody any more
+                self.close()
+                return None
+            if transport.backlog > BACKLOG_PAUSE:
+                # A peer that does not read its replies gets no more of them.
+                return transport.drained
+        return trio.lowlevel.checkpoint if lines else None  # others are served in between
+
+    def _line(self, line: bytes) -> Obstacle | None:
         try:
             request = wire.parse(line)
         except wire.Malformed as malformed:
             self._send(malformed.reply)
-            return
+            return None
         if request.id is msgspec.UNSET:
-            return  # no method of ours is a notification
+            return None  # no method of ours is a notification
         if request.method == "hello":
-            await self._say_hello(request)
-        elif request.method == "events.subscribe" and self._who is not None:
+            return partial(self._say_hello, request)
+        if request.method == "events.subscribe" and self._who is not None:
             self._start_events(request)
         else:
             self._serve(request)
+        return None
 
     def _serve(self, request: Request) -> None:
         if self._in_flight >= IN_FLIGHT_MAX:

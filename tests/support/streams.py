@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from mbxd.server.transport import RECEIVE_SIZE, Closed
@@ -14,6 +16,8 @@ class StreamTransport:
         """Takes the stream over."""
         self._stream = stream
         self._rest = bytearray()
+        self._going = trio.Event()
+        self._going.set()
         self._empty = trio.Event()
         self._empty.set()
         self._closed = False
@@ -29,12 +33,22 @@ class StreamTransport:
         """Whether the peer is gone."""
         return self._broken
 
-    async def receive(self) -> bytes:
-        """Some bytes, b"" at the end."""
+    async def read(self, take: Callable[[bytes], None]) -> None:
+        """Hand over what arrives."""
         try:
-            return bytes(await self._stream.receive_some(RECEIVE_SIZE))
+            while data := await self._stream.receive_some(RECEIVE_SIZE):
+                take(bytes(data))
+                await self._going.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise Closed(str(error)) from error
+
+    def pause(self) -> None:
+        """Leave what arrives in the stream."""
+        self._going = trio.Event()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._going.set()
 
     def send(self, data: bytes) -> None:
         """Keep for `flush`: a stream has no way to send without waiting."""

@@ -1,0 +1,42 @@
+"""Sockets that have something to read, asked for all at once.
+
+Owns one set that stays as it is from request to request, and calls whoever has something. A task that waits for each
+socket by itself costs a system call to wait, and a change of tasks, for every request. Never reads anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from collections.abc import Callable
+
+import trio
+
+
+class Poller:
+    """The set of one daemon: epoll(7), or kqueue(2)."""
+
+    def __init__(self) -> None:
+        """Empty. Nobody is told of anything before `run`."""
+        self._selector = selectors.DefaultSelector()
+
+    def add(self, sock: socket.socket, tell: Callable[[], None]) -> None:
+        """Call `tell` in every turn of the event loop in which `sock` has something to read or has ended.
+
+        It must not raise, and not wait. Once a socket.
+        """
+        self._selector.register(sock, selectors.EVENT_READ, tell)
+
+    def remove(self, sock: socket.socket) -> None:
+        """Stop that; before the socket is closed. One that is not in it is left alone."""
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(sock)
+
+    async def run(self) -> None:
+        """Tell, until cancelled."""
+        with self._selector:
+            while True:
+                await trio.lowlevel.wait_readable(self._selector.fileno())
+                for key, _ in self._selector.select(0):
+                    key.data()
