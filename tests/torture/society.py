@@ -299,6 +299,8 @@ class Society:
                 self._collect(talk.shim, 0.05)
             self._give_up(talk)
         if ghost and body.agent.shape != "orphan":
+            # One that says hello only now is nobody's child any more, and its own host for as long as it lasts.
+            self._by_pid.update({shim.pid: body for shim in body.shims})
             talk = body.talks[0]
             self._act(talk, "claim", "identity.claim", {"name": ghost}, name=ghost, wait=False)
             if talk.shim is not None:
