@@ -79,6 +79,7 @@ def _serve(ready: _Ready) -> int:
     from mbxd.app import Daemon, Parts
     from mbxd.runtime.clock import RealClock
     from mbxd.runtime.committer import ThreadCommitter
+    from mbxd.runtime.poller import Poller
     from mbxd.runtime.processes import LocalProcesses
     from mbxd.server.secrets import load_key
     from mbxd.server.systemd import Notifier, listen_socket
@@ -103,6 +104,7 @@ def _serve(ready: _Ready) -> int:
     recovery = Log.open(OsVfs(), where.file("registry"), entropy=os.urandom)
     for note in recovery.notes:
         logging.getLogger("mbxd").warning("recovered", extra={"note": note})
+    poller = Poller()
     daemon = Daemon(
         Parts(
             ground=where,
@@ -110,7 +112,8 @@ def _serve(ready: _Ready) -> int:
             recovery=recovery,
             processes=processes,
             clock=RealClock(),
-            committer=ThreadCommitter(recovery.log),
+            committer=ThreadCommitter(recovery.log, poller),
+            poller=poller,
             notifier=notifier,
             passed=passed,
             host_label=socket.gethostname(),

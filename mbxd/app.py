@@ -43,6 +43,7 @@ from mbxd.runtime.engine import Engine, NoRoom
 from mbxd.runtime.fanout import Fanout
 from mbxd.runtime.holders import Holders
 from mbxd.runtime.instances import Instances
+from mbxd.runtime.poller import Poller
 from mbxd.runtime.post import Post
 from mbxd.runtime.repo import GitRepo
 from mbxd.server import tools
@@ -69,6 +70,7 @@ class Parts:
     processes: Processes
     clock: Clock
     committer: Committer
+    poller: Poller
     notifier: Notifier
     passed: socket.socket | None
     host_label: str
@@ -152,6 +154,7 @@ class Daemon:
         """Serve until stopped. Raises what the log raised when it failed."""
         services, parts = self.services, self._parts
         async with trio.open_nursery() as engine_nursery:
+            engine_nursery.start_soon(parts.poller.run)
             await engine_nursery.start(services.engine.run)
             engine_nursery.start_soon(self._spares.keep)
             if services.engine.log.needs_spare:
@@ -183,11 +186,10 @@ class Daemon:
 
     async def _serve(self) -> None:
         services, parts = self.services, self._parts
-        listener = Listener(services)
+        listener = Listener(services, parts.poller)
         sock = parts.passed or ground.bind(parts.ground)
         self._write_pointer()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(listener.poller.run)
             nursery.start_soon(self._accept, listener, sock)
             await nursery.start(self._signals)  # ready means: from here on a signal stops it in order
             nursery.start_soon(self._watchdog)

@@ -15,10 +15,10 @@ import trio
 
 from mbx_wire.errors import RpcError
 from mbxd.runtime.peer import Peer, read_peer
+from mbxd.runtime.poller import Poller
 from mbxd.server import wire
 from mbxd.server.dispatch import Dispatcher
 from mbxd.server.limits import CONNECTIONS_KEPT, CONNECTIONS_MAX, CONNECTIONS_SPARE, DESCRIPTORS_EACH, DRAIN_S
-from mbxd.server.poller import Poller
 from mbxd.server.services import Services
 from mbxd.server.session import Session
 from mbxd.server.transport import SocketTransport, Transport
@@ -31,12 +31,11 @@ EXHAUSTED_PAUSE_S = 0.5
 class Listener:
     """Serves whoever connects and is the same user."""
 
-    def __init__(self, services: Services) -> None:
-        """`services`: the rest of the daemon."""
+    def __init__(self, services: Services, poller: Poller) -> None:
+        """`services`: the rest of the daemon. `poller`: tells what connections have to read."""
         self._services = services
         self._dispatcher = Dispatcher(services)
-        self.poller = Poller()
-        """Reads for all connections; whoever serves them runs it."""
+        self._poller = poller
         self._sessions: set[Session] = set()
         self._of_process: dict[int, dict[Session, None]] = {}
         room = raise_descriptor_limit() - CONNECTIONS_SPARE
@@ -83,7 +82,7 @@ class Listener:
                 os.close(peer.pidfd)
             return
         self._services.connections += 1  # at once: a whole backlog is accepted before the first session runs
-        nursery.start_soon(self.serve_one, SocketTransport(conn, self.poller), peer)
+        nursery.start_soon(self.serve_one, SocketTransport(conn, self._poller), peer)
 
     def _refusal(self, peer: Peer) -> bytes | None:
         if peer.uid != os.getuid():

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import trio
 
-from mbxd.server.poller import Poller
+from mbxd.runtime.poller import Poller
 
 RECEIVE_SIZE = 64 * 1024
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mbxd.server.poller import Poller
+from mbxd.runtime.poller import Poller
 from mbxd.server.transport import RECEIVE_SIZE, Closed, SocketTransport
 
 pytestmark = pytest.mark.trio

@@ -20,6 +20,7 @@ from mbxd.app import Daemon, Parts
 from mbxd.ground import Ground
 from mbxd.runtime import upkeep
 from mbxd.runtime.committer import Committer, Done, InlineCommitter
+from mbxd.runtime.poller import Poller
 from mbxd.server.dispatch import Dispatcher
 from mbxd.server.session import Session
 from mbxd.server.systemd import Notifier
@@ -180,6 +181,7 @@ class Rig:
                 processes=self.processes,
                 clock=self.clock,
                 committer=self.committer,
+                poller=Poller(),
                 notifier=Notifier({}),
                 passed=None,
                 host_label="here",

@@ -1,7 +1,7 @@
-"""Sockets that have something to read, asked for all at once.
+"""What has something to read, asked for all at once: connections, and the committer's word.
 
 Owns one set that stays as it is from request to request, and calls whoever has something. A task that waits for each
-socket by itself costs a system call to wait, and a change of tasks, for every request. Never reads anything.
+by itself costs a system call to wait, and a change of tasks, for every request. Never reads anything.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class Poller:
         """Empty. Nobody is told of anything before `run`."""
         self._selector = selectors.DefaultSelector()
 
-    def add(self, sock: socket.socket, tell: Callable[[], None]) -> None:
-        """Call `tell` in every turn of the event loop in which `sock` has something to read or has ended.
+    def add(self, file: socket.socket | int, tell: Callable[[], None]) -> None:
+        """Call `tell` in every turn of the event loop in which `file` has something to read or has ended.
 
-        It must not raise, and not wait. Once a socket.
+        It must not raise. Once a file.
         """
-        self._selector.register(sock, selectors.EVENT_READ, tell)
+        self._selector.register(file, selectors.EVENT_READ, tell)
 
-    def remove(self, sock: socket.socket) -> None:
-        """Stop that; before the socket is closed. One that is not in it is left alone."""
+    def remove(self, file: socket.socket | int) -> None:
+        """Stop that; before the file is closed. One that is not in it is left alone."""
         with contextlib.suppress(KeyError):
-            self._selector.unregister(sock)
+            self._selector.unregister(file)
 
     async def run(self) -> None:
         """Tell, until cancelled."""
