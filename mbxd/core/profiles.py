@@ -144,7 +144,11 @@ def project_path(project: Project) -> str:
 
 def profile_path(name: str, number: int, project: Project | None, *, clash: bool = False) -> str:
     """The file of an identity that bears this name."""
-    return f"{project_directory(project)}/agents/{directory_name(name, number, clash=clash)}/profile.json"
+    return _below(project_directory(project), name, number, clash=clash)
+
+
+def _below(directory: str, name: str, number: int, *, clash: bool) -> str:
+    return f"{directory}/agents/{directory_name(name, number, clash=clash)}/profile.json"
 
 
 def path_of(state: State, identity: Identity) -> str:
@@ -165,11 +169,14 @@ def is_ours(path: str) -> bool:
 
 def files(picture: Picture) -> Iterator[tuple[str, bytes]]:
     """(path, contents) of everything in a picture."""
+    directories = {0: project_directory(None)}
     for project in picture.projects.values():
+        directories[project.id] = project_directory(project)
         yield project_path(project), _json(ProjectFile(project.id, project.slug, project.key, iso(project.created_at)))
     for identity in picture.identities:
         project_of = picture.projects.get(identity.project)
-        path = profile_path(identity.name, identity.id, project_of, clash=identity.id in picture.clashes)
+        directory = directories[0 if project_of is None else project_of.id]
+        path = _below(directory, identity.name, identity.id, clash=identity.id in picture.clashes)
         yield path, _json(_profile(identity, project_of))
 
 
@@ -229,7 +236,7 @@ def part(state: State, entries: Iterable[Entry], seq: int) -> Picture:
             )
             gone.append(profile_path(then.name, then.id, project, clash=_clashes(then, _owner(state, then))))
     for identity in identities.values():
-        if _clashes(identity, _owner(state, identity)):
+        if identity.name != identity.address and _clashes(identity, _owner(state, identity)):
             clashing.add(identity.id)
     return Picture(seq, list(identities.values()), projects, frozenset(clashing), tuple(gone))
 
@@ -248,16 +255,16 @@ def everything(identities: list[Identity], projects: dict[int, Project], seq: in
 def message(entries: list[Entry], picture: Picture, reason: str | None = None) -> str:
     """The text of a commit, without its trailers. `reason`: why it compares the whole, for people."""
     names = {i.id: i for i in picture.identities}
-    told = [_line(entry, names, picture.projects) for entry in entries]
+    told = [_line(entry, names, picture.projects) for entry in entries[:LINES_MAX]]
     if reason is not None:
         summary = f"compare with the registry: {reason}"
-    elif len(told) == 1:
+    elif len(entries) == 1:
         return told[0]
     else:
-        summary = f"{len(told)} changes: {told[0]}, ..." if told else "changes"
-    lines = [f"#{entry.seq} {line}" for entry, line in zip(entries[:LINES_MAX], told, strict=False)]
-    if len(told) > LINES_MAX:
-        lines.append(f"... and {len(told) - LINES_MAX} more")
+        summary = f"{len(entries)} changes: {told[0]}, ..." if told else "changes"
+    lines = [f"#{entry.seq} {line}" for entry, line in zip(entries, told, strict=False)]
+    if len(entries) > LINES_MAX:
+        lines.append(f"... and {len(entries) - LINES_MAX} more")
     return summary if not lines else summary + "\n\n" + "\n".join(lines)
 
 

@@ -17,6 +17,8 @@ from mbxd.ports import NewCommit, RepoFailed
 COMMITTER = "mbxd"
 COMMITTER_EMAIL = "mbxd@localhost"
 CHUNK = 256 * 1024
+STORED_MAX = 64
+"""Up to this size an object is not compressed: it is mostly a directory of one file, and half of that a hash."""
 _COMMIT, _TREE, _BLOB = 1, 2, 3
 _NAMES = {_COMMIT: b"commit", _TREE: b"tree", _BLOB: b"blob"}
 _DIRECTORY, _FILE = b"40000", b"100644"
@@ -44,13 +46,14 @@ class Objects:
         self._seen: set[bytes] = set()
         self.roots: dict[str, Tree] = {}
 
-    def add(self, kind: int, data: bytes) -> bytes:
-        """Put an object in, once; its name."""
-        name = _name(kind, data)
+    def add(self, kind: int, data: bytes, name: bytes | None = None) -> bytes:
+        """Put an object in, once; its name, unless it is known already."""
+        if name is None:
+            name = _name(kind, data)
         if name not in self._seen:
             self._seen.add(name)
             self._count += 1
-            self._file.write(_entry_head(kind, len(data)) + zlib.compress(data, 1))
+            self._file.write(_entry_head(kind, len(data)) + _deflated(data))
         return name
 
     def root(self, commit: str | None) -> Tree:
@@ -92,16 +95,25 @@ class Tree:
 
     def put(self, path: list[bytes], contents: bytes) -> bool:
         """Write a file; whether that changed anything. A file in a directory's place gives way."""
-        if len(path) == 1:
-            entry = (_FILE, blob_id(contents))
-            if self._entries.get(path[0]) == entry:
-                return False
-            self._objects.add(_BLOB, contents)
-            self._children.pop(path[0], None)
-            self._entries[path[0]] = entry
-        elif not self._child(path[0], make=True).put(path[1:], contents):  # type: ignore[union-attr]
+        way = [self]
+        parent = self
+        for directory in path[:-1]:
+            parent = parent._child(directory) or parent._made(directory)
+            way.append(parent)
+        if not parent.enter(path[-1], contents):
             return False
-        self.changed = True
+        for tree in way:
+            tree.changed = True
+        return True
+
+    def enter(self, name: bytes, contents: bytes) -> bool:
+        """Write a file of this directory; whether that changed anything."""
+        entry = (_FILE, blob_id(contents))
+        if self._entries.get(name) == entry:
+            return False
+        self._objects.add(_BLOB, contents, entry[1])
+        self._children.pop(name, None)
+        self._entries[name] = entry
         return True
 
     def drop(self, path: list[bytes]) -> bool:
@@ -112,24 +124,22 @@ class Tree:
                 return False
             del self._entries[path[0]]
         else:
-            child = self._child(path[0], make=False)
+            child = self._child(path[0])
             if child is None or not child.drop(path[1:]):
                 return False
         self.changed = True
         return True
 
-    def _child(self, name: bytes, *, make: bool) -> Tree | None:
+    def _child(self, name: bytes) -> Tree | None:
         child = self._children.get(name)
-        if child is not None:
-            return child
-        entry = self._entries.get(name)
-        if entry is not None and entry[0] == _DIRECTORY:
-            child = self._objects.tree(entry[1])
-        elif make:
-            child = Tree(self._objects, None)
-        else:
-            return None
-        self._children[name] = child
+        if child is None:
+            entry = self._entries.get(name)
+            if entry is not None and entry[0] == _DIRECTORY:
+                child = self._children[name] = self._objects.tree(entry[1])
+        return child
+
+    def _made(self, name: bytes) -> Tree:
+        child = self._children[name] = Tree(self._objects, None)
         return child
 
     def save(self) -> bytes | None:
@@ -146,8 +156,10 @@ class Tree:
             self.name = None
             return None
         # Git orders a directory as if its name ended in a slash.
-        ordered = sorted(self._entries.items(), key=lambda item: item[0] + (b"/" if item[1][0] == _DIRECTORY else b""))
-        data = b"".join(b"%s %s\0%s" % (mode, name, sha) for name, (mode, sha) in ordered)
+        ordered = list(self._entries.items())
+        if len(ordered) > 1:
+            ordered.sort(key=lambda item: item[0] + (b"/" if item[1][0] == _DIRECTORY else b""))
+        data = b"".join([b"%s %s\0%s" % (mode, name, sha) for name, (mode, sha) in ordered])
         self.name = self._objects.add(_TREE, data)
         return self.name
 
@@ -186,6 +198,15 @@ def _parse(data: bytes) -> dict[bytes, tuple[bytes, bytes]]:
         entries[data[space + 1 : end]] = (data[at:space], data[end + 1 : end + 21])
         at = end + 21
     return entries
+
+
+def _deflated(data: bytes) -> bytes:
+    """As a zlib stream, see RFC 1950; a small one as the one stored block of RFC 1951, for a compressor costs more."""
+    size = len(data)
+    if size > STORED_MAX:
+        return zlib.compress(data, 1)
+    lengths = size.to_bytes(2, "little") + (size ^ 0xFFFF).to_bytes(2, "little")
+    return b"\x78\x01\x01" + lengths + data + zlib.adler32(data).to_bytes(4, "big")
 
 
 def _entry_head(kind: int, size: int) -> bytes:

@@ -7,11 +7,13 @@ import resource
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
 from mbxd.ports import NewCommit, Repo, RepoFailed, RepoMoved
+from mbxd.runtime import gitpack
 from mbxd.runtime.repo import GitRepo
 from tests.support.fakerepo import FakeRepo
 
@@ -293,3 +295,9 @@ def test_no_configuration_of_a_person_is_used(tmp_path: Path, monkeypatch: pytes
     git.prepare()
     assert git.write(None, [commit(1, {A: text("A")})])
     assert git.check() == []
+
+
+def test_objects_of_every_small_size_are_zlib_streams() -> None:
+    for size in range(2 * gitpack.STORED_MAX):
+        data = os.urandom(size)
+        assert zlib.decompress(gitpack._deflated(data)) == data
