@@ -32,12 +32,19 @@ TAIL_MAX = 8192
 """Changes kept in memory, about 300 bytes each."""
 GATHER_S = 0.1
 """How long a change waits for others to share its commit."""
+BURST = 50
+GATHER_MAX_S = 0.5
+"""While BURST changes and more come in GATHER_S, they wait for the end of it: this long, or until they are many."""
 DUTY = 2.0
-"""A commit is followed by a pause of this many times what it took, so that a large archive stays cheap."""
+"""A commit is worth a pause of this many times what it took, so that a large archive stays cheap."""
+CREDIT_S = 2.0
+"""Pauses of this length in all may be put off, so that a burst is archived as soon as it is over."""
 PAUSE_MAX_S = 5.0
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
 CLOSE_S = 2.0
 CHECKOUT_DUTY = 10.0
+CHECKOUT_LATE_S = 1.0
+"""How long the files wait for more that is on its way to the archive: a burst is checked out once, after it."""
 SEEN_S = 1.0
 """How long a reader waits for the commit of what it knows to have happened."""
 
@@ -56,7 +63,9 @@ class Archive:
         self._degraded = degraded
         self._path = path
         self._tail: deque[Entry] = deque()
+        self._since = engine.staged_seq  # the tail has every change after it
         self._outrun = False
+        self._changes = 0
         self._pending_since: float | None = None
         # The name of each identity by number: a renaming doesn't say what it was before.
         self._names: list[str | None] = []
@@ -72,7 +81,8 @@ class Archive:
         self._closing = False
         self._turn = trio.Lock()
         self._wake = trio.Event()
-        self._hurry = trio.Event()
+        self._hurry = False
+        self._rested_at = 0.0
         self._moved = trio.Event()
         self._arrival = trio.Event()
         self._counts = {"commits": 0, "compared": 0, "failures": 0, "longest_ms": 0.0}
@@ -99,9 +109,11 @@ class Archive:
         if not self._tail:
             self._pending_since = trio.current_time()
         self._tail.append(Entry(seq, event, before))
+        self._changes += 1
         if len(self._tail) > TAIL_MAX:
             # Git is slower than the registry for now: what is left out is read from the log when its turn comes.
             self._tail.clear()
+            self._since = seq
             self._outrun = True
 
     def _on_durable(self, _seq: int, event: ev.Event) -> None:
@@ -131,7 +143,7 @@ class Archive:
             self._wake.set()  # what the last run left undone
         while True:
             await self._wake.wait()
-            await trio.sleep(GATHER_S)
+            await self._gather()
             self._wake = trio.Event()
             began = trio.current_time()
             await self.catch_up()
@@ -139,15 +151,33 @@ class Archive:
                 await self._wait_to_retry()
                 self._wake.set()
             else:
-                with trio.move_on_after(min(DUTY * (trio.current_time() - began), PAUSE_MAX_S)):
-                    await self._hurry.wait()
-                self._hurry = trio.Event()
+                now = trio.current_time()
+                rested_at = max(self._rested_at, began) + (1 + DUTY) * (now - began)
+                self._rested_at = min(rested_at, now + CREDIT_S + PAUSE_MAX_S)
+
+    async def _gather(self) -> None:
+        """Wait for what may share the next commit, and for the pause that the ones before it are worth."""
+        began = trio.current_time()
+        due = False
+        while not due:
+            before = self._changes
+            await trio.sleep(GATHER_S)
+            now = trio.current_time()
+            burst = self._changes - before >= BURST
+            enough = self._outrun or len(self._tail) * 2 >= TAIL_MAX or now - began >= GATHER_MAX_S
+            due = self._hurry or ((enough or not burst) and self._rested_at - now <= CREDIT_S)
+        self._hurry = False
 
     async def _keep_checkout(self) -> None:
         """The checked-out files are for people and may be late."""
         retry = 0.0
         while True:
             await self._moved.wait()
+            with trio.move_on_after(CHECKOUT_LATE_S):
+                while self._tail:
+                    await self._arrival.wait()
+            if not self._moved.is_set():
+                continue  # `close` did it
             self._moved = trio.Event()
             began = trio.current_time()
             await self._checkout()
@@ -179,6 +209,7 @@ class Archive:
             if self._tail and self._error is None:
                 await self.catch_up()
             if self._moved.is_set():
+                self._moved = trio.Event()
                 await self._checkout()
             nursery.cancel_scope.cancel()
 
@@ -251,6 +282,8 @@ class Archive:
             return Plan(0, whole=True, reason="the branch was moved by somebody else")
         if self._known and not self._outrun and (tip is None) == (self._tip is None):
             return Plan(0)
+        if tip is None and self._since == 0:
+            return Plan(0)  # the registry is as young as this process: the tail has everything
         # The tail goes on from here: what it lost, or never had, is read from the log. What it has it knows better: the
         # log doesn't say what a renamed identity was called before. (A history that is made anew finds that itself.)
         self._outrun = False
@@ -288,6 +321,7 @@ class Archive:
             self._counts["commits"] += 1
             self._moved.set()
         self._tip, self._seq, self._known = tip, seq, True
+        self._since = max(self._since, seq)
         tail = self._tail
         while tail and tail[0].seq <= seq:
             tail.popleft()
@@ -299,9 +333,9 @@ class Archive:
 
     async def commits_of(self, identity: Identity, limit: int) -> list[PastCommit]:
         """Newest commits of an identity's profile. Raises RepoFailed. Waits a moment for what is on its way."""
-        self._hurry.set()
         with trio.move_on_after(SEEN_S):
             while self._error is None and any(entry.identity == identity.id for entry in self._tail):
+                self._hurry = True
                 await self._arrival.wait()
         path = profiles.path_of(self._engine.state, identity)
         return await self._run_sync(self._repo.log, path, limit)
