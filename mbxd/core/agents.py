@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 
 import msgspec
-from msgspec.structs import replace
 
 from mbx_wire import agent as wire
 from mbx_wire.errors import Code
@@ -92,11 +91,10 @@ def _make(
         warnings.append(
             f"This session already holds {who.holds.address}: {name} is vacant, for a worker of its own process."
         )
-    result = _result(identity, ctx, bound=bound, warnings=warnings)
     call = {"project_key": project.slug, "program": made.program, "model": made.model, "name": name}
     handed = provisional or not bound  # made for somebody else, or to be taken later
     following = f"register_agent {msgspec.json.encode(call).decode()}" if handed else None
-    return Decision(events, replace(result, next=following))
+    return Decision(events, _result(identity, ctx, bound=bound, warnings=warnings, following=following))
 
 
 def _update(
@@ -194,6 +192,8 @@ def _profile(params: wire.CreateAgentParams | wire.RegisterAgentParams) -> ev.Pr
 
 def check_text(parameter: str, value: str, longest: int, forbidden: re.Pattern[str], *, empty: bool = False) -> None:
     """Refuse text that is empty, too long, or has characters that would break out of a line."""
+    if len(value) <= longest and value.isascii() and value.isprintable() and (empty or value.strip()):
+        return  # nearly every text
     fault = None
     if not value.strip() and not empty:
         fault = "is empty"
@@ -212,7 +212,9 @@ def check_text(parameter: str, value: str, longest: int, forbidden: re.Pattern[s
         )
 
 
-def _result(identity: Identity, ctx: Context, *, bound: bool, warnings: list[str]) -> wire.AgentResult:
+def _result(
+    identity: Identity, ctx: Context, *, bound: bool, warnings: list[str], following: str | None = None
+) -> wire.AgentResult:
     return wire.AgentResult(
         id=identity.id,
         name=identity.name,
@@ -227,7 +229,7 @@ def _result(identity: Identity, ctx: Context, *, bound: bool, warnings: list[str
         epoch=identity.epoch,
         unread=ctx.unread.get(identity.id, 0),
         warnings=warnings,
-        next=None,
+        next=following,
     )
 
 

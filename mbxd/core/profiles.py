@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 from msgspec.structs import replace
@@ -36,12 +36,18 @@ CHANGES = (
     ev.Renamed,
     ev.ProfileUpdated,
 )
+_CHANGES = frozenset(CHANGES)
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 # Devices of Windows, with any extension: "Naming Files, Paths, and Namespaces", Microsoft.
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9]|conin\$|conout\$|clock\$)(\..*)?", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def is_change(event: ev.Event) -> TypeGuard[Change]:
+    """Whether an event changes a file of the archive. By exact type, since every event passes by, mostly others."""
+    return type(event) in _CHANGES
 
 
 class Entry(NamedTuple):

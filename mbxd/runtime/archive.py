@@ -93,12 +93,15 @@ class Archive:
 
     def _remember(self, number: int, name: str) -> None:
         names = self._names
-        if number >= len(names):
+        if number == len(names):
+            names.append(name)
+            return
+        if number > len(names):
             names.extend([None] * (number + 1 - len(names)))
         names[number] = name
 
     def _on_staged(self, seq: int, event: ev.Event) -> None:
-        if not isinstance(event, profiles.CHANGES):
+        if not profiles.is_change(event):
             return
         before = None
         if isinstance(event, ev.Renamed):
@@ -117,7 +120,7 @@ class Archive:
             self._outrun = True
 
     def _on_durable(self, _seq: int, event: ev.Event) -> None:
-        if isinstance(event, profiles.CHANGES):
+        if profiles.is_change(event):
             self._wake.set()
 
     # -- the loops -------------------------------------------------------------------------------------------

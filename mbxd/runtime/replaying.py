@@ -67,7 +67,7 @@ def _changes(log: Log, since: int, upto: int, limit: int | None) -> list[Entry] 
             break
         oldest = seq
         event = ev.decode(record)
-        if isinstance(event, profiles.CHANGES):
+        if profiles.is_change(event):
             entries.append(Entry(seq, event))
             if limit is not None and len(entries) > limit:
                 return None
