@@ -13,20 +13,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from mbx_wire.agent import CreateAgentParams, TokenParams, TokenResult
+from mbx_wire.agent import AgentResult, CreateAgentParams, TokenParams, TokenResult
 from mbxd.core import tokens
 from mbxd.ground import Unfit
 from mbxd.ownfile import open_own
 from mbxd.server.services import Services
 
-
-class _Numbered(msgspec.Struct, frozen=True):
-    """What has to be known of a result that is encoded."""
-
-    id: int
-
-
-_numbered = msgspec.json.Decoder(_Numbered).decode
+_agent = msgspec.json.Decoder(AgentResult).decode
 _token = msgspec.json.Decoder(TokenResult).decode
 
 
@@ -74,23 +67,13 @@ def add(result: Any, params: msgspec.Struct, services: Services) -> Any:
     """The result with its token, where one was asked for."""
     match params:
         case CreateAgentParams(return_registration_token=True):
-            if isinstance(result, msgspec.Raw):
-                return _with_token(bytes(result), services)
-            return replace(result, registration_token=_mint(result.id, services))
+            agent = _agent(result) if isinstance(result, msgspec.Raw) else result
+            return replace(agent, registration_token=_mint(agent.id, services))
         case TokenParams():
             shown = _token(result) if isinstance(result, msgspec.Raw) else result
             return replace(shown, registration_token=_mint(shown.id, services))
         case _:
             return result
-
-
-def _with_token(agent: bytes, services: Services) -> msgspec.Raw:
-    """An encoded AgentResult, which has no token and whose last field it is, with its token: base64url needs no quotes.
-
-    Nearly every result comes encoded; taking it apart and encoding it anew would cost as much as making it.
-    """
-    token = _mint(_numbered(agent).id, services).encode()
-    return msgspec.Raw(b'%s,"registration_token":"%s"}' % (agent.removesuffix(b"}"), token))
 
 
 def _mint(identity: int, services: Services) -> str:
