@@ -86,7 +86,14 @@ def _granted(state: State, e: ev.Granted) -> None:
         state.lost.pop(key, None)
     _remember(state.by_key, key, e.identity)
     for hint in session.hints:
-        _remember(state.by_hint, hint, e.identity)
+        if not _spoken_for(state, hint, e.identity):
+            _remember(state.by_hint, hint, e.identity)
+
+
+def _spoken_for(state: State, hint: str, identity: int) -> bool:
+    """Whether somebody holds another identity with this hint: children inherit hints, and take nothing by them."""
+    hold = state.identities[known].hold if (known := state.by_hint.get(hint, 0)) > 0 and known != identity else None
+    return hold is not None and hint in hold.session.hints
 
 
 def _remember(memory: dict[K, int], key: K, identity: int) -> None:
@@ -113,7 +120,9 @@ def _let_go(state: State, number: int, hold: Hold, key: SessionKey) -> None:
 def _shim_attached(state: State, e: ev.ShimAttached) -> None:
     identity = state.identities[e.identity]
     if identity.hold is not None and identity.epoch == e.epoch:
-        shims = (*identity.hold.shims, e.shim)[-SHIMS_KEPT:]
+        known = identity.hold.shims
+        # The first is the session's own; the others may be sub-agents', which come and go.
+        shims = (*known, e.shim) if len(known) < SHIMS_KEPT else (known[0], *known[2:], e.shim)
         state.put(replace(identity, hold=replace(identity.hold, shims=shims), last_active_at=e.at))
 
 

@@ -78,7 +78,7 @@ def _unnamed(state: State, who: Acting, ctx: Context) -> Identity | str:
     wish = pending(state, ctx.caller, who, project)
     if wish is not None:
         return wish.identity or wish.name
-    last = held_last(state, who.session)
+    last = held_last(state, who.session, project)
     if last is not None:
         return last
     vacant = _vacant(state, ctx)

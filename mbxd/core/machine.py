@@ -18,6 +18,7 @@ from mbx_wire import admin as wire_admin
 from mbx_wire import agent as wire_agent
 from mbx_wire import identity as wire_identity
 from mbx_wire.errors import Code
+from mbx_wire.methods import METHODS
 from mbxd.core import admin, agents, binding, identity, internal, lists, projects, tokens
 from mbxd.core import events as ev
 from mbxd.core.context import Context
@@ -59,6 +60,8 @@ IDENTITIES_MAX = 250_000
 PROJECTS_MAX = 100_000
 """The same for projects."""
 
+_KEPT = frozenset(name for name, method in METHODS.items() if method.changes and name in RULES)
+"""Commands whose result is kept also when nothing had to be changed: a repeat must not do it later."""
 _NO_TEXTS = frozenset({"registration_token", "name", "name_hint", "agent_name", "to"})
 
 _encode = msgspec.json.Encoder().encode
@@ -85,7 +88,7 @@ def decide(state: State, command: str, params: msgspec.Struct, ctx: Context) -> 
             )
         return Decision([], msgspec.Raw(known.result))
     decision = _with_room(state, rule(state, params, ctx))
-    if not decision.events:
+    if not decision.events and command not in _KEPT:
         return decision
     result = _encode(decision.result)
     mark = digest(command, params, caller.handle)

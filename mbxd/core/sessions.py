@@ -92,17 +92,18 @@ def looking(state: State, caller: Caller) -> tuple[Acting | None, list[str]]:
         return None, [] if refusal.code == Code.NOT_AN_AGENT else [f"{refusal.code}: {refusal.message}"]
 
 
-def held_last(state: State, session: SessionRef) -> Identity | None:
-    """What this session or one of its hints held last."""
-    last = _last(state, session)
+def held_last(state: State, session: SessionRef, project: int) -> Identity | None:
+    """What this session or one of its hints held last, asked for in `project`."""
+    last = _last(state, session, project)
     return state.identities[abs(last)] if last else None
 
 
-def _last(state: State, session: SessionRef) -> int:
+def _last(state: State, session: SessionRef, project: int) -> int:
     """The id of what it held last, negative when it was let go on purpose, 0 for nothing."""
     for hint in session.hints:
         found = state.by_hint.get(hint)
-        if found is not None:
+        # A handle may be a plain word, which means somebody else in another project.
+        if found is not None and (not session.handle or state.identities[abs(found)].project == project):
             return found
     return state.by_key.get((session.host, session.handle), 0)
 
@@ -116,7 +117,7 @@ def pending(state: State, caller: Caller, who: Acting, project: int) -> Wish | N
         return None
     if caller.agent:
         return Wish(caller.agent, "wish", state.find(caller.agent, project))
-    last = _last(state, who.session)
+    last = _last(state, who.session, project)
     if last <= 0:
         return None
     identity = state.identities[last]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, cast
 
 import trio
@@ -21,6 +22,8 @@ from mbxd.runtime.clock import AwakeTime
 
 SWEEP_S = 30.0
 SWEEP_WITHOUT_PIDFD_S = 2.0
+SHIMS_WATCHED = 256
+"""Living shims of one session that are watched, each by a descriptor; more is no honest session."""
 ALIVE = Verdict("alive", "running")
 
 Propose = Callable[[int, int, str], None]
@@ -139,15 +142,17 @@ class Holders:
             del self._connections[shim]
         self._settle(shim)
 
-    def spoke(self, identity: int, shim: ProcessId) -> None:
-        """A process spoke for the holder of this identity, before anything is logged about it."""
+    def spoke(self, identity: int, shim: ProcessId) -> bool:
+        """A process spoke for the holder of this identity; whether it is new to it. Nothing is logged here."""
         seat = self._seats.get(identity)
         if seat is None:
-            return
+            return False
         self._called(seat)
-        if shim not in seat.shims:
-            self._add_shim(seat, shim)
-            self._settle_seat(seat)
+        if shim in seat.shims:
+            return False
+        self._add_shim(seat, shim)
+        self._settle_seat(seat)
+        return True
 
     # -- the registry's events -------------------------------------------------------------------------------
 
@@ -179,9 +184,12 @@ class Holders:
 
     def _add_shim(self, seat: Seat, shim: ProcessId) -> None:
         if len(seat.shims) >= SHIMS_KEPT:
-            # Sub-agents come and go by the hundred: the dead are forgotten first, then the oldest, as in the log.
-            dead = (one for one in seat.shims.values() if one.verdict.status == "dead")
-            self._remove_shim(seat, next(dead, next(iter(seat.shims.values()))))
+            # Sub-agents come and go by the hundred, and the dead are forgotten. Never one that may live: the session
+            # is attached by it.
+            for gone in [one for one in seat.shims.values() if one.verdict.status == "dead"]:
+                self._remove_shim(seat, gone)
+        if len(seat.shims) >= SHIMS_WATCHED:
+            self._remove_shim(seat, next(islice(seat.shims.values(), 1, None)))  # not the first, which is its own
         seat.shims[shim] = self.hold(shim)
         self._by_process.setdefault(shim, set()).add(seat.identity)
 

@@ -27,7 +27,7 @@ from mbxd.core import naming, sessions
 from mbxd.core.context import Caller, Context
 from mbxd.core.machine import RULES
 from mbxd.core.rejected import Rejected
-from mbxd.core.state import Identity
+from mbxd.core.state import SHIMS_KEPT, Identity
 from mbxd.runtime.engine import NoRoom, Outcome
 from mbxd.server import archiving, explain, secrets, tools, wire
 from mbxd.server.brief import briefed
@@ -66,8 +66,6 @@ Answer = Now | Later
 
 _DECODERS = {name: ParamsDecoder(method.params) for name, method in METHODS.items()}
 _encode = msgspec.json.Encoder().encode
-_SPOKEN = frozenset(method.name for method in METHODS.values() if method.changes and not method.people)
-"""Methods by which a session acts: a new shim of it is then logged. Looking changes nothing durable."""
 _DRAWS = frozenset({"tool.call", "agent.create", "agent.register"})
 """Methods that may make a name, for which they need entropy."""
 
@@ -132,9 +130,10 @@ class Dispatcher:
 
     def _run(self, method: Method, params: msgspec.Struct, ctx: Context, who: Introduced) -> Answer:
         services = self._services
+        self._heard(ctx, who)  # before anything is refused or waited for: that it speaks is what keeps it attached
         match params:
             case wire_identity.ListParams():
-                return self._list(params, ctx, who)
+                return self._list(params, ctx)
             case wire_admin.LogParams():
                 return Later(partial(self._history, params, ctx))
             case wire_admin.ShowParams() if method.name == "identity.why":
@@ -159,12 +158,10 @@ class Dispatcher:
         if method.name == "admin.sweep":
             _ = services.post.store  # without mail nobody knows what is unread: MAIL_UNAVAILABLE
         outcome = services.engine.stage(method.name, params, ctx)
-        held = self._spoke(method.name, ctx, who)
-        if held is not None:  # a shim that was just logged keeps the session attached after a crash too
-            outcome = outcome._replace(seq=max(outcome.seq, services.engine.newest_undurable([held.id])))
-        grants = isinstance(params, wire_identity.ClaimParams | wire_identity.RegisterParams)
-        if grants and held is not None and self._has_mail(held):
-            return Later(partial(self._briefed, outcome, held.id))
+        if isinstance(params, wire_identity.ClaimParams | wire_identity.RegisterParams):
+            held = holding(services, ctx.caller)
+            if held is not None and self._has_mail(held):
+                return Later(partial(self._briefed, outcome, held.id))
         return Now(secrets.add(outcome.result, params, services), outcome.seq)
 
     def _has_mail(self, held: Identity) -> bool:
@@ -179,7 +176,6 @@ class Dispatcher:
             raise Rejected(Code.STOPPING, "The daemon is stopping.", "Try again in a moment.", retryable=True)
         self._check_lives(who)  # also before it looks, for which it may take its name back
         result = await self._mail.answer(params, ctx)
-        self._spoke(method.name, ctx, who)
         return Now(result, self._undurable())
 
     def _check_lives(self, who: Introduced) -> None:
@@ -198,8 +194,7 @@ class Dispatcher:
         engine = self._services.engine
         return engine.staged_seq if engine.staged_seq > engine.durable_seq else 0
 
-    def _list(self, params: wire_identity.ListParams, ctx: Context, who: Introduced) -> Now:
-        self._spoke("identity.list", ctx, who)  # first: the caller's own row shows it attached
+    def _list(self, params: wire_identity.ListParams, ctx: Context) -> Now:
         result, ids = self._rows.list(params, ctx)
         return Now(result, self._services.engine.newest_undurable(ids))
 
@@ -251,22 +246,19 @@ class Dispatcher:
             projects,
         )
 
-    def _spoke(self, method: str, ctx: Context, who: Introduced) -> Identity | None:
-        """Note that the session is alive and active: in memory, and in the log when it acts by a new shim.
-
-        Returns what it holds.
-        """
-        held = holding(self._services, ctx.caller)
+    def _heard(self, ctx: Context, who: Introduced) -> None:
+        """Note that the session is alive and active; in the log, too, when a shim speaks for it for the first time."""
+        services = self._services
+        held = holding(services, ctx.caller)
         if held is None:
-            return None
-        self._services.engine.active[held.id] = ctx.now
-        if who.command_line:
-            return held
-        self._services.holders.spoke(held.id, who.shim)
-        # It may have looked before it acts: what counts is whether the log knows it.
-        if method in _SPOKEN and held.hold is not None and who.shim not in held.hold.shims:
-            self._services.attach(held.id, held.epoch, who.shim)
-        return held
+            return
+        services.engine.active[held.id] = ctx.now
+        if who.command_line or held.hold is None:
+            return
+        fresh = services.holders.spoke(held.id, who.shim)
+        # When the log knows as many as it keeps, each is told to it once, and not in turns for ever.
+        if who.shim not in held.hold.shims and (fresh or len(held.hold.shims) < SHIMS_KEPT):
+            services.attach(held.id, held.epoch, who.shim)
 
     async def _archive(self, method: str, params: msgspec.Struct, ctx: Context) -> Now:
         return Now(await archiving.answer(self._services, method, params, ctx))

@@ -45,7 +45,7 @@ def test_an_instance_keeps_its_last_256_results() -> None:
     assert list(world.state.replies["i"]) == [str(n) for n in range(2, state.REPLIES_KEPT + 2)]
     assert first["released"] == "a-b"
     assert world.run("identity.release", ReleaseParams(), asked[1])["released"] is None, "forgotten: decided anew"
-    assert world.run("identity.release", ReleaseParams(), asked[2]) == Refusal("REQUEST_ID_REUSED")
+    assert world.run("identity.release", ReleaseParams(), asked[4]) == Refusal("REQUEST_ID_REUSED")
     assert dump(reloaded(world.state)) == dump(world.state)
     world.run("internal.forget_instances", ForgetInstances(("i", "unknown")), PERSON)
     assert world.state.replies == {}
@@ -72,13 +72,15 @@ def test_the_oldest_hints_and_sessions_go_first(one: State, monkeypatch: pytest.
     assert list(one.by_key) == [(process(100 + n), "") for n in range(12, 20)]
 
 
-def test_the_newest_shims_are_kept(one: State) -> None:
+def test_the_first_shim_and_the_newest_are_kept(one: State) -> None:
+    """The first is the session's own; sub-agents' come and go."""
     evolve.evolve(one, granted(1, 1, 100))
     for n in range(state.SHIMS_KEPT + 3):
         evolve.evolve(one, ev.ShimAttached(1, 1, process(500 + n), 2.0 + n))
     hold = one.identities[1].hold
     assert hold is not None
-    assert hold.shims == tuple(process(500 + n) for n in range(3, state.SHIMS_KEPT + 3))
+    newest = [process(500 + n) for n in range(4, state.SHIMS_KEPT + 3)]
+    assert hold.shims == (granted(1, 1, 100).shims[0], *newest)
     assert one.identities[1].last_active_at == 2.0 + n, "a shim that speaks is an act"
 
 

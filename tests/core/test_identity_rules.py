@@ -14,7 +14,7 @@ from mbxd.core import events as ev
 from mbxd.core import machine
 from mbxd.core.context import PERSON, Caller
 from mbxd.core.rejected import Rejected
-from tests.core.model import GRACE, Refusal, World, process, project
+from tests.core.model import GRACE, Refusal, World, dump, process, project, reloaded
 
 ANNA = Caller("claude-code", process(100), "", (process(101),), ("claude-code:anna",), project=project("shop"))
 BERT = Caller("codex", process(200), "", (process(201),), ("codex:bert",), project=project("shop"))
@@ -474,6 +474,37 @@ def test_hints_of_a_process_do_not_name_its_conversations(world: World) -> None:
     assert listed(world, child)["pending"] is None
 
 
+def test_a_child_that_inherits_a_hint_takes_nothing_of_its_parent_by_it(world: World) -> None:
+    """The variable of a session is in the environment of everything that it starts."""
+    register(world, ANNA)
+    child = replace(ANNA, host=process(300), shims=(process(301),))
+    register(world, child, "shop-child")
+    for ended in (release, die):
+        ended(world, child)
+        again = replace(ANNA, host=process(400), shims=(process(401),))
+        assert listed(world, again)["pending"]["name"] == "shop-backend"
+        claim(world, child, "shop-child")
+    die(world, ANNA)
+    resumed = replace(ANNA, host=process(500), shims=(process(501),))
+    assert claim(world, resumed)["identity"]["name"] == "shop-backend"
+    die(world, resumed)
+    assert dump(reloaded(world.state)) == dump(world.state)
+
+
+def test_a_handle_is_no_hint_in_another_project(world: World) -> None:
+    """It may be a plain word."""
+    main = replace(ANNA, handle="main", resume=())
+    register(world, main)
+    die(world, main)
+    elsewhere = replace(main, host=process(300), shims=(process(301),), project=project("store"))
+    register(world, BERT, "store-qa", "qa")
+    assert listed(world, elsewhere)["pending"] is None
+    assert claim(world, elsewhere) == Refusal("NAME_REQUIRED")
+    here = replace(elsewhere, project=ANNA.project)
+    assert listed(world, here)["pending"]["name"] == "shop-backend"
+    assert claim(world, replace(main, project=project("store")))["identity"]["name"] == "shop-backend", "it is the same"
+
+
 # -- repeats ---------------------------------------------------------------------------------------------
 
 
@@ -488,6 +519,18 @@ def test_a_repeat_gets_the_first_result_though_the_world_moved_on(world: World) 
     assert register(world, asking, "shop-qa") == Refusal("REQUEST_ID_REUSED")
     assert register(world, replace(asking, handle="h")) == Refusal("REQUEST_ID_REUSED")
     assert register(world, replace(asking, instance="j")) == Refusal("NAME_TAKEN")
+
+
+def test_a_repeat_of_what_changed_nothing_does_not_do_it_later(world: World) -> None:
+    one, two = (replace(ANNA, instance="i", request_id=str(n)) for n in (1, 2))
+    nothing = release(world, one)
+    assert nothing["released"] is None
+    register(world, ANNA)
+    assert release(world, one) == nothing
+    own = claim(world, two)
+    release(world, ANNA)
+    assert claim(world, two) == own
+    assert row(world, BERT, "shop-backend")["state"] == "vacant"
 
 
 def test_a_refusal_is_decided_anew(world: World) -> None:

@@ -59,6 +59,9 @@ async def test_no_act_through_another_shim_is_answered_before_the_log_knows_the_
         committer = await settled(rig)
         assert await silent(second)
         committer.commit()
+        committer = await settled(rig)
+        assert await silent(second), "the shim is known; what the claim is answered with is not"
+        committer.commit()
         assert (await second.reply(number))["identity"]["state"] == "live"
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import pytest
 import trio
 
 from mbxd.core.state import SHIMS_KEPT
+from mbxd.runtime import holders
+from tests.support.daemon import Refused
 from tests.support.fakeprocesses import Machine
 from tests.support.rig import running
 
@@ -239,39 +244,51 @@ async def test_a_session_that_comes_back_ends_the_grace(autojump_clock: trio.abc
         assert sorted(p["verdict"] for p in why["processes"]) == ["alive", "alive", "dead"]
 
 
-async def test_a_shim_that_only_looked_is_attached_again_after_a_restart(autojump_clock: trio.abc.Clock) -> None:
-    """Its host's name was claimed by another shim, which is gone; none of its calls had a handle."""
+@pytest.mark.parametrize("method", ["identity.list", "identity.show", "mail.whoami"])
+async def test_a_shim_that_only_looked_is_logged_and_attached_after_a_restart(
+    autojump_clock: trio.abc.Clock, method: str
+) -> None:
+    """Its host's name was claimed in a conversation by another shim, which is gone; it is silent after the restart."""
     async with running() as rig:
         client, host, shim = await rig.session()
-        await client.register("shop-a")
+        await client.register("shop-a", session="c1")
+        second = rig.connect(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
+        await second.hello()
+        params = {"name": "shop-a"} if method == "identity.show" else {}
+        with contextlib.suppress(Refused):  # there is no mail here, and it spoke all the same
+            await second.call(method, params)
+        seq = rig.services.engine.staged_seq
+        await second.call("identity.list")
+        assert rig.services.engine.staged_seq == seq, "once is enough"
         rig.machine.kill(shim)
-        second = rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",))
-        looker = rig.connect(second)
-        await looker.hello()
-        await looker.call("identity.list")
         assert (await (await rig.person()).state("shop-a"))[0] == "live"
     async with running(rig.machine, rig.vfs) as after:
-        person = await after.person()
-        assert (await person.state("shop-a"))[0] == "detached"
-        again = after.connect(second, looker.instance)
-        await again.hello(sessions=[""])
-        assert (await person.state("shop-a"))[0] == "live"
+        assert (await (await after.person()).state("shop-a"))[0] == "live"
 
 
-async def test_looking_does_not_attach_durably_but_counts_as_life(autojump_clock: trio.abc.Clock) -> None:
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("identity.register", {"name": "shop-b", "role": "x"}),
+        ("identity.why", {"name": "nobody"}),
+        ("agent.whois", {"agent_name": "nobody", "project_key": "/tmp/shop"}),
+        ("mail.send", {"to": ["nobody"], "subject": "s", "body": "b"}),
+    ],
+)
+async def test_a_shim_whose_call_is_refused_spoke_all_the_same(
+    autojump_clock: trio.abc.Clock, method: str, params: dict[str, Any]
+) -> None:
     async with running() as rig:
         client, host, shim = await rig.session()
         await client.register("shop-a")
         rig.machine.kill(shim)
-        await trio.testing.wait_all_tasks_blocked()
         again = rig.connect(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
         await again.hello()
-        seq = rig.services.engine.staged_seq
-        await again.call("identity.list")
-        assert rig.services.engine.staged_seq == seq
-        assert (await again.row("shop-a"))["state"] == "live"
-        await again.claim()
-        assert rig.services.engine.staged_seq > seq, "acting logs the new shim"
+        await trio.testing.wait_all_tasks_blocked()
+        person = await rig.person()
+        assert (await person.state("shop-a"))[0] == "detached"
+        await again.refused(method, params)
+        assert (await person.state("shop-a"))[0] == "live"
 
 
 async def test_a_silent_conversation_gives_way_only_while_its_siblings_go_on(autojump_clock: trio.abc.Clock) -> None:
@@ -442,17 +459,47 @@ async def test_shims_that_come_and_go_by_the_hundred_cost_nothing(autojump_clock
         assert len(rig.processes.held) == 0
 
 
-async def test_living_shims_beyond_the_bound_are_given_up_oldest_first(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_living_shim_is_not_forgotten_for_sub_agents(autojump_clock: trio.abc.Clock) -> None:
     async with running() as rig:
         client, host, _ = await rig.session()
         await client.register("shop-a")
-        for _ in range(SHIMS_KEPT + 5):
-            more = rig.connect(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
+        pids = []
+        for _ in range(3 * SHIMS_KEPT):
+            pids.append(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
+            more = rig.connect(pids[-1])
             await more.hello()
-            await more.claim()
+            await more.call("identity.list")
+        for pid in pids:
+            rig.machine.kill(pid)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await (await rig.person()).state("shop-a"))[0] == "live"
         seat = rig.services.holders.seat(1)
         assert seat is not None
-        assert len(seat.shims) == SHIMS_KEPT
+        more = rig.connect(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
+        await more.hello()
+        await more.call("identity.list")
+        assert len(seat.shims) == 2, "the dead are forgotten"
+    async with running(rig.machine, rig.vfs) as after:
+        person = await after.person()
+        assert (await person.state("shop-a"))[0] == "live", "the log keeps the first one too"
+
+
+async def test_shims_beyond_all_measure_are_given_up(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is watched by a descriptor."""
+    monkeypatch.setattr(holders, "SHIMS_WATCHED", 20)
+    async with running() as rig:
+        client, host, shim = await rig.session()
+        await client.register("shop-a")
+        for _ in range(30):
+            more = rig.connect(rig.machine.spawn(ppid=host, argv=("/usr/bin/mbx-mcp",)))
+            await more.hello()
+            await more.call("identity.list")
+        seat = rig.services.holders.seat(1)
+        assert seat is not None
+        assert len(seat.shims) == 20
+        assert next(iter(seat.shims)).pid == shim
         assert await client.state("shop-a") == ("live", "yours")
         rig.machine.kill(host)
         await trio.testing.wait_all_tasks_blocked()

@@ -482,7 +482,6 @@ def test_looking_writes_nothing(daemon: DaemonProcess, forest: Forest) -> None:
         ):
             client.call(method, params)
         client.call("tool.call", {"name": "mbx_identity", "arguments": {"action": "list"}})
-    holder.client.claim()
     holder.client.refused("identity.register", {"name": "shop-b", "role": "x"})
     assert durable() == before
     assert archived() == head
