@@ -12,6 +12,7 @@ from mbx_wire.errors import Code
 from mbx_wire.identity import Holder, LastHolder, ProjectInfo, Row, You
 from mbxd.core import naming
 from mbxd.core.context import Context
+from mbxd.core.events import SessionRef
 from mbxd.core.liveness import Standing, assess
 from mbxd.core.rejected import Rejected
 from mbxd.core.sessions import Acting
@@ -60,13 +61,17 @@ def obstacle(
     return None
 
 
+def last_session(identity: Identity) -> SessionRef | None:
+    """The session that holds it or held it last, if any did."""
+    if identity.hold is not None:
+        return identity.hold.session
+    return None if identity.past is None else identity.past.session
+
+
 def resumes(identity: Identity, who: Acting) -> bool:
     """Whether this session, or one of its hints, is or was the last holder."""
-    if identity.hold is not None:
-        last = identity.hold.session
-    elif identity.past is not None:
-        last = identity.past.session
-    else:
+    last = last_session(identity)
+    if last is None:
         return False
     same = (last.host, last.handle) == who.key
     return same or any(hint in last.hints for hint in who.session.hints)
