@@ -26,7 +26,8 @@ from mbxd.core.sessions import Acting, looking
 from mbxd.core.state import Identity, State
 from mbxd.ports import ProcessId
 
-ROWS_KEPT = 4096
+ROWS_KEPT = 2048
+"""Of each kind."""
 PAGES_KEPT = 128
 UNREAD_COMPARED = 256
 """With more mailboxes with mail than this, comparing them costs more than a page saves."""
@@ -37,10 +38,9 @@ _HOLDER = Acting(_SESSION, (_SESSION.host, ""), Identity(0, "", "", None, None, 
 
 
 class _Kept(NamedTuple):
-    record: Identity
-    stand: Standing
-    active: float | None
-    unread: int
+    """shows: the record, its standing (None when nobody holds it: then it is in the record), act, unread count."""
+
+    shows: tuple[Identity, Standing | None, float | None, int]
     claimable: bool
     encoded: bytes
 
@@ -77,7 +77,7 @@ class Rows:
     def __init__(self, state: State) -> None:
         """`state`: the live registry, whose events `on_staged` must be told of."""
         self._state = state
-        self._kept: dict[tuple[int, bool], _Kept] = {}
+        self._kept: dict[bool, dict[int, _Kept]] = {False: {}, True: {}}
         self._pages: dict[tuple[int, bool], _Page] = {}
         self._encode = msgspec.json.Encoder().encode
 
@@ -143,7 +143,7 @@ class Rows:
         active = list(map(ctx.active.get, ids))
         still = Context(PERSON, ctx.now, ctx.policy, active=ctx.active, unread=unread)
         holds = who is not None and who.holds is not None
-        rows = [self._row(identity, stand(identity), still, holds=holds) for identity in identities]
+        rows = self._rows(identities, stands, still, holds=holds)
         return _Page(
             identities,
             ids,
@@ -164,9 +164,8 @@ class Rows:
         still = Context(PERSON, ctx.now, ctx.policy, active=ctx.active, unread=page.unread)
         for place, (now, before) in enumerate(zip(active, page.active, strict=True)):
             if now != before:
-                identity = page.identities[place]
-                stand = page.stands.get(identity.id) or assess(identity, None, ctx.policy)
-                page.rows[place] = self._row(identity, stand, still, holds=holds).encoded
+                [row] = self._rows([page.identities[place]], page.stands, still, holds=holds)
+                page.rows[place] = row.encoded
         page.active = active
         page.array = page.result = None
 
@@ -197,26 +196,33 @@ class Rows:
                     claimable.append(place)
         return _array(rows), min(claimable, default=None)
 
-    def _row(self, identity: Identity, stand: Standing, ctx: Context, *, holds: bool) -> _Kept:
-        """The row as everybody sees it who holds something else, or nothing. ctx: with counts that stand still."""
-        key = (identity.id, holds)
-        active, unread = ctx.active.get(identity.id), ctx.unread.get(identity.id, 0)
-        kept = self._kept.get(key)
-        if (
-            kept is not None
-            and kept.record is identity
-            and kept.active == active
-            and kept.unread == unread
-            and kept.stand == stand
-        ):
-            return kept
+    def _rows(
+        self, identities: list[Identity], stands: dict[int, Standing], ctx: Context, *, holds: bool
+    ) -> list[_Kept]:
+        """The rows as everybody sees them who holds something else, or nothing. stands: of all that are held; ctx:
+        with counts that stand still.
+        """
+        kept = self._kept[holds]
+        stand_of, active_of, unread_of = stands.get, ctx.active.get, ctx.unread.get
+        rows = []
+        for identity in identities:
+            number = identity.id
+            shows = (identity, stand_of(number), active_of(number), unread_of(number, 0))
+            row = kept.get(number)
+            if row is None or row.shows != shows:
+                row = self._row(shows, ctx, holds=holds)
+            rows.append(row)
+        return rows
+
+    def _row(self, shows: tuple[Identity, Standing | None, float | None, int], ctx: Context, *, holds: bool) -> _Kept:
+        identity, stand, _, _ = shows
         row = view.row(self._state, identity, _HOLDER if holds else None, ctx, stand)
-        made = _Kept(identity, stand, active, unread, row.claimable, self._encode(row))
-        if identity.hold is not None and stand.state == "vacant":
-            return made  # gone, but not yet in the log: as of now, each time
-        if len(self._kept) >= ROWS_KEPT:
-            self._kept.clear()
-        self._kept[key] = made
+        made = _Kept(shows, row.claimable, self._encode(row))
+        if stand is None or stand.state != "vacant":  # one who is gone, but not yet in the log, is gone now, each time
+            kept = self._kept[holds]
+            if len(kept) >= ROWS_KEPT:
+                kept.clear()
+            kept[identity.id] = made
         return made
 
     # -- results ---------------------------------------------------------------------------------------------
