@@ -1,7 +1,7 @@
 """What has to be done now and then: the next segment, snapshots, forgotten clients, the tick of awake time.
 
 Owns those loops. None of them delays a reply: disk work runs in worker threads, and the state is copied by
-reference.
+reference, in steps.
 """
 
 from __future__ import annotations
@@ -122,18 +122,38 @@ class Snapshots:
         """Write one now. A failure is no harm: the log has everything."""
         engine = self._engine
         self._bytes_then = self._bytes()
-        began = time.perf_counter()
-        frozen, seq = snapshot.freeze(engine.state, engine.active), engine.staged_seq
-        self.longest_copy_s = max(self.longest_copy_s, time.perf_counter() - began)
+        frozen, seq = await self._copy()
         await engine.wait_durable(seq)
+        chunks = snapshot.encode(frozen)
+        del frozen  # the worker is to have it alone, and frees it bit by bit: at once that would take milliseconds
         try:
-            await self._run_sync(engine.log.write_snapshot, seq, snapshot.encode(frozen))
+            await self._run_sync(engine.log.write_snapshot, seq, chunks)
         except OSError as error:
             self._degraded["snapshot"] = f"no snapshot could be written ({error.strerror}); starts take longer"
             log.warning("snapshot failed", extra={"why": str(error)})
         else:
             self.written += 1
             self._degraded.pop("snapshot", None)
+
+    async def _copy(self) -> tuple[snapshot.Frozen, int]:
+        """The state as of one moment, and its seq."""
+        engine = self._engine
+        freezing = snapshot.Freezing(engine.state)
+        engine.on_staged.append(freezing.on_staged)
+        try:
+            began = time.perf_counter()
+            for _ in freezing.steps():
+                self._note_copy(began)
+                await trio.lowlevel.checkpoint()
+                began = time.perf_counter()
+            frozen = freezing.end(engine.active)
+            self._note_copy(began)
+            return frozen, engine.staged_seq
+        finally:
+            engine.on_staged.remove(freezing.on_staged)
+
+    def _note_copy(self, began: float) -> None:
+        self.longest_copy_s = max(self.longest_copy_s, time.perf_counter() - began)
 
     def statistics(self) -> dict[str, Any]:
         """Counters since the start."""

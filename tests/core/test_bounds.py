@@ -146,6 +146,66 @@ def test_a_snapshot_of_any_size(count: int) -> None:
     assert dump(reloaded(fresh)) == dump(fresh)
 
 
+CHANGES = st.tuples(
+    st.sampled_from(("project", "register", "grant", "release", "reply", "forget", "step")), st.integers(1, 9)
+)
+
+
+@given(st.lists(CHANGES, max_size=60), st.lists(CHANGES, max_size=60))
+def test_a_snapshot_made_in_steps_is_the_state_at_its_end(
+    before: list[tuple[str, int]], meanwhile: list[tuple[str, int]]
+) -> None:
+    fresh = State()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "CHUNK", 2)
+        patch.setattr(snapshot, "PIECES_A_STEP", 1)
+        for what, number in before:
+            change(fresh, what, number)
+        freezing = snapshot.Freezing(fresh)
+        steps = freezing.steps()
+        for what, number in meanwhile:
+            if what == "step":
+                next(steps, None)
+            for event in change(fresh, what, number):
+                if not isinstance(event, ev.Replied):  # which the engine tells nobody
+                    freezing.on_staged(0, event)
+        frozen = freezing.end({})
+        expected = dump(reloaded(fresh))
+        assert expected == dump(fresh)
+        for what, number in before:  # what comes later is not in it
+            change(fresh, what, number)
+        assert dump(snapshot.load(snapshot.encode(frozen))) == expected
+
+
+def change(fresh: State, what: str, number: int) -> list[ev.Event]:
+    """Apply what the word means now, if it means anything; the events."""
+    events: list[ev.Event] = []
+    one = fresh.identities.get(number)
+    match what:
+        case "project":
+            project = fresh.next_project
+            events.append(ev.ProjectCreated(project, f"/r/{project}", f"r-{project}", 1.0))
+        case "register":
+            new = fresh.next_identity
+            events.append(ev.IdentityRegistered(new, f"a-{new}", f"a-{new}", "qa", None, 0, 1.0))
+        case "grant" if one is not None and one.hold is None:
+            events.append(granted(number, one.epoch + 1, 2 * number, (f"codex:{number % 3}",)))
+        case "release" if one is not None and one.hold is not None:
+            events.append(ev.Released(number, one.epoch, 2.0, 2.0))
+        case "reply":
+            instance = f"i{number % 3}"
+            request = f"r{len(fresh.replies.get(instance, ()))}-{number}-{fresh.next_identity}"
+            if request not in fresh.replies.get(instance, ()):
+                events.append(ev.Replied(instance, request, b"12345678", b"{}"))
+        case "forget":
+            events.append(ev.InstancesForgotten((f"i{number % 3}",)))
+        case _:
+            pass
+    for event in events:
+        evolve.evolve(fresh, event)
+    return events
+
+
 NAMES = st.from_regex(r"[a-c]{2,4}", fullmatch=True)
 
 

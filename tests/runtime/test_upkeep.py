@@ -12,10 +12,13 @@ import pytest
 import trio
 import trio.testing
 
+from mbxd.core import snapshot
 from mbxd.mail.commands import OWNER, Send
 from mbxd.runtime import upkeep
 from mbxd.runtime.engine import NoRoom
 from mbxd.runtime.holders import SWEEP_S
+from mbxd.store.segment import snapshot_name
+from tests.core.model import dump
 from tests.support.memvfs import MemVfs
 from tests.support.rig import DIRECTORY, Rig, RigClient, SlowCommitter, running
 
@@ -217,6 +220,32 @@ async def test_the_sweep_does_nothing_without_mail(autojump_clock: trio.abc.Cloc
         refusal = await person.refused("admin.sweep", {"older_than_s": 3600})
         assert refusal.code == "MAIL_UNAVAILABLE"
         assert not await retired(person)
+
+
+async def test_a_snapshot_has_what_changed_while_it_was_copied(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "CHUNK", 1)
+    monkeypatch.setattr(snapshot, "PIECES_A_STEP", 1)
+    vfs = MemVfs()
+    async with running(vfs=vfs) as rig:
+        snapshots, engine = rig.daemon._snapshots, rig.services.engine
+        snapshots._run_sync = rig.services.run_sync
+        client, _, _ = await rig.session()
+        for number in range(8):
+            await client.register(f"shop-{number}")
+            await client.call("identity.release")
+        listeners, began = list(engine.on_staged), engine.staged_seq
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(snapshots.write)
+            await client.claim("shop-0")
+        assert engine.on_staged == listeners
+        [name] = [name for name in vfs.list_dir(DIRECTORY) if name.endswith(".snap")]
+        assert name == snapshot_name(engine.durable_seq)
+        assert engine.durable_seq > began, "the claim came while it was copied"
+        before = dump(engine.state)
+    async with running(rig.machine, vfs) as after:
+        assert dump(after.services.engine.state) == before
 
 
 async def test_a_snapshot_is_written_and_a_restart_begins_with_it(
