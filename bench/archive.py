@@ -73,9 +73,9 @@ def register(name: str) -> bytes:
     return client.request("agent.register", profile)
 
 
-def wait(conn: client.Connection) -> None:
-    """Until everything is archived."""
-    deadline = time.monotonic() + 120
+def wait(conn: client.Connection, lasts: float = 120) -> None:
+    """Until everything is archived; RuntimeError when that takes more than `lasts` seconds."""
+    deadline = time.monotonic() + lasts
     while time.monotonic() < deadline:
         status = conn.ask(STATUS)
         if status["behind"] == 0 and status["error"] is None:

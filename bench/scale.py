@@ -19,7 +19,7 @@ from itertools import count
 
 import trio
 
-from bench import client, seed
+from bench import archive, client, seed
 from bench.daemon import BenchVfs, NoSync
 from bench.fixture import ROOTS, Bench, Daemon, daemon, directory
 from bench.holders import holders
@@ -199,6 +199,8 @@ def growth(bench: Bench) -> Iterator[Row]:
             state = stack.enter_context(directory(bench))
             seed.directory(state, size)
             running = stack.enter_context(daemon(bench, sync="none", state=state))
+            with running.connect() as conn:
+                archive.wait(conn, 600)  # what a change costs is asked, not what it costs meanwhile
             samples.append(_changer(stack, running))
         in_turns(1, 100, *samples)
         small, large = in_turns(bench.rounds(80), 50, *samples)
