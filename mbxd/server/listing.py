@@ -9,7 +9,7 @@ order is the same; its rows are then looked at again, one by one. The rules them
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -179,7 +179,7 @@ class Rows:
         if mine is not None and mine.project in projects:
             place = page.ids.index(mine.id) if mine.id in page.ids else None
             return _array(rules.own_first(self._encode(view.row(self._state, mine, who, ctx)), page.rows, place)), None
-        if who is not None and mine is None and not page.heirs.isdisjoint((who.key, *who.session.hints)):
+        if who is not None and mine is None and _is_heir(page, who):
             return self._as_heir(page, who, ctx)
         if page.array is None:
             page.array = _array(page.rows)
@@ -243,18 +243,31 @@ class Rows:
             loss = state.lost.get(who.key)
             if loss is not None:
                 ids.append(loss.identity)
+        if who is None or loss is not None or not self._unremarkable(page, who, ctx):
+            return self._result(page, projects, who, warnings, ctx), ids
+        if page.result is None or page.suggested in state.by_address:
+            page.suggested = rules.free_name(state, ctx) if page.claimable is None else None
+            page.result = msgspec.Raw(self._encode(self._result(page, projects, who, warnings, ctx)))
+        return page.result, ids
+
+    def _unremarkable(self, page: _Page, who: Acting, ctx: Context) -> bool:
+        """Whether the session holds nothing, wants nothing and was the holder of nothing here that it alone may claim:
+        nothing in the result is about it.
+        """
+        return (
+            who.holds is None
+            and ctx.container is None
+            and not _is_heir(page, who)
+            and rules.wished(self._state, who, ctx) is None
+        )
+
+    def _result(
+        self, page: _Page, projects: Collection[int], who: Acting | None, warnings: Sequence[str], ctx: Context
+    ) -> ListResult:
         array, claimable = self._arrange(page, projects, who, ctx)
         free = None if claimable is None else page.identities[claimable]
-        listing = rules.Listing(who, page.truncated, warnings, free)
-        # What most are told: everybody who holds nothing, wants nothing and has lost nothing is told the same.
-        if array is not page.array or warnings or loss is not None or ctx.container is not None:
-            return rules.list_result(state, listing, array, ctx), ids
-        if who is None or who.holds is not None or rules.wished(state, who, ctx) is not None:
-            return rules.list_result(state, listing, array, ctx), ids
-        if page.result is None or page.suggested in state.by_address:
-            page.suggested = rules.free_name(state, ctx) if free is None else None
-            page.result = msgspec.Raw(self._encode(rules.list_result(state, listing, array, ctx)))
-        return page.result, ids
+        listing = rules.Listing(who, page.truncated, [*warnings], free)
+        return rules.list_result(self._state, listing, array, ctx)
 
 
 def _stands(state: State, held: list[int], evidence: list[Evidence | None], policy: Policy) -> list[Standing]:
@@ -263,6 +276,10 @@ def _stands(state: State, held: list[int], evidence: list[Evidence | None], poli
 
 def _array(rows: list[bytes]) -> msgspec.Raw:
     return msgspec.Raw(b"[" + b",".join(rows) + b"]")
+
+
+def _is_heir(page: _Page, who: Acting) -> bool:
+    return bool(page.heirs) and not page.heirs.isdisjoint((who.key, *who.session.hints))
 
 
 def _heirs(identities: list[Identity]) -> set[object]:
