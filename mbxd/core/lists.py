@@ -97,19 +97,20 @@ def list_result(state: State, listing: Listing, rows: Any, ctx: Context) -> List
         free = wish.identity is not None and view.obstacle(wish.identity, who, ctx) is None
         shown = Pending(name=wish.name, why=wish.why, claimable=free)
     loss = None if who is None else state.lost.get(who.key)
+    lost = None
+    if loss is not None:
+        lost = Lost(name=state.identities[loss.identity].address, to=loss.to, at=iso(loss.at), how=loss.how)
     return ListResult(
-        action="list",
-        host=HostInfo(label=ctx.host_label, container=ctx.container),
-        project=view.project_info(state, ctx),
-        you=None if mine is None else view.you(state, mine, ctx),
-        pending=shown,
-        lost=None
-        if loss is None
-        else Lost(name=state.identities[loss.identity].address, to=loss.to, at=iso(loss.at), how=loss.how),
-        identities=rows,
-        truncated=listing.truncated,
-        warnings=listing.warnings,
-        next=_next_after_list(state, listing, shown, ctx),
+        "list",
+        HostInfo(ctx.host_label, ctx.container),
+        view.project_info(state, ctx),
+        None if mine is None else view.you(state, mine, ctx),
+        shown,
+        lost,
+        rows,
+        listing.truncated,
+        listing.warnings,
+        _next_after_list(state, listing, shown, ctx),
     )
 
 
