@@ -180,8 +180,10 @@ def encode(frozen: Frozen) -> Iterator[bytes]:
             yield _encode(Identities(identities))
     for hints in _pieces(frozen.hints.items()):
         yield _encode(Hints(hints))
+    frozen.hints.clear()
     for keys in _pieces(frozen.keys.items()):
         yield _encode(Keys(keys))
+    frozen.keys.clear()
     for losses in _pieces(frozen.losses.items()):
         yield _encode(Losses(losses))
     for instance in list(frozen.replies):
