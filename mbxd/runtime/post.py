@@ -29,11 +29,28 @@ log = logging.getLogger("mbxd.post")
 
 T = TypeVar("T")
 ENTROPY = 10
+ENTROPY_POOL = 200
+"""Ids whose random bytes are drawn at once."""
 MEND_EVERY_S = 15.0
 _NONE: Mapping[int, int] = {}
 
 Arrived = Callable[[int, int, str, str, str, int], None]
 """Told of (recipient, sender, subject, kind, message id, unread at the recipient)."""
+
+
+class _Order:
+    """A command on its way through the store. taken: the store accepted it, and answers."""
+
+    __slots__ = ("command", "error", "request", "result", "store", "taken", "told")
+
+    def __init__(self, store: MailStore, command: c.Command, request: c.Request | None) -> None:
+        self.store = store
+        self.command = command
+        self.request = request
+        self.told = trio.Event()
+        self.taken = False
+        self.result: Any = None
+        self.error: Exception | None = None
 
 
 class Post:
@@ -48,6 +65,8 @@ class Post:
         self._waiting: dict[int, set[trio.Event]] = {}
         # Readers beyond the store's connections wait here, in order, instead of in worker threads that others need.
         self._reading = trio.CapacityLimiter(READERS)
+        self._leaving: list[_Order] = []
+        self._entropy = b""
         self.on_arrival: Arrived | None = None
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -165,24 +184,33 @@ class Post:
 
         A caller that goes away meanwhile loses its answer, not the mail.
         """
-        told = trio.Event()
-        outcome: list[Any] = []
+        order = _Order(self.store, command, request)
+        self._leaving.append(order)
+        if len(self._leaving) == 1:
+            # It waits one turn of the event loop and takes along what comes meanwhile: a writer that is woken for each
+            # would want the interpreter back while the loop has the rest to do, and both pay for that.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            self._hand_over()
+        await order.told.wait()
+        error = order.error
+        if error is None:
+            return order.result
+        if not isinstance(error, MailError):
+            raise error
+        if order.taken and isinstance(error, MailUnusable) and self._store is not None:
+            self._fail(error)
+        raise refused(error)
 
-        def done(result: Any, error: MailError | None) -> None:
-            outcome[:] = [result, error]
-            self._done(command, result)
-            told.set()
-
-        try:
-            self.store.submit(command, done, request)
-        except MailError as error:
-            raise refused(error) from None
-        await told.wait()
-        if outcome[1] is not None:
-            if isinstance(outcome[1], MailUnusable) and self._store is not None:
-                self._fail(outcome[1])
-            raise refused(outcome[1])
-        return outcome[0]
+    def _hand_over(self) -> None:
+        """Give the store what gathered, in order."""
+        leaving, self._leaving = self._leaving, []
+        for order in leaving:
+            try:
+                order.store.submit(order.command, partial(self._done, order), order.request)
+                order.taken = True
+            except Exception as error:  # each its own: nobody's may keep the others
+                order.error = error
+                order.told.set()
 
     async def forget(self, instances: Iterable[str]) -> None:
         """Drop the kept results of clients that died long ago."""
@@ -193,15 +221,22 @@ class Post:
                 log.warning("kept results stay", extra={"why": refusal.message})
 
     def entropy(self) -> bytes:
-        """Random bytes for an id."""
-        return os.urandom(ENTROPY)
+        """Random bytes for an id, never given twice."""
+        if not self._entropy:
+            # Many at once: the call lets go of the interpreter, which the event loop gets back late under load.
+            self._entropy = os.urandom(ENTROPY * ENTROPY_POOL)
+        drawn, self._entropy = self._entropy[:ENTROPY], self._entropy[ENTROPY:]
+        return drawn
 
-    def _done(self, command: c.Command, result: Any) -> None:
+    def _done(self, order: _Order, result: Any, error: MailError | None) -> None:
+        order.result, order.error = result, error
+        command = order.command
         if isinstance(command, c.Send) and isinstance(result, c.Sent):
             self._duties.on_sent(command, result)
             if not result.duplicate:
                 for recipient in result.recipients:
                     self.arrived(recipient, command.sender, result.subject, command.kind, result.id)
+        order.told.set()
 
     # -- waiting ---------------------------------------------------------------------------------------------
 

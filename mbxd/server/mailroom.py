@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import trio
-from msgspec.structs import replace
 
 from mbx_wire import mail as wire
 from mbx_wire.errors import Code
 from mbx_wire.identity import Pending
 from mbx_wire.methods import NoParams
-from mbxd.core import addressing, machine, mailrules, view
+from mbxd.core import addressing, binding, machine, mailrules, view
 from mbxd.core.admin import people_only
 from mbxd.core.binding import Bind, Bound
 from mbxd.core.context import Context
@@ -65,6 +64,26 @@ class Mailroom:
         if ctx.caller.host is None:
             return Me(c.OWNER, 0)
         engine = self.services.engine
+        bound = self._bound(ctx, acts=acts)
+        if bound is not None:
+            await engine.wait_durable(engine.staged_seq)  # what it shows may not be on the disk yet
+        else:
+            bound = await self._bind(ctx, acts=acts)
+        engine.active[bound.identity] = ctx.now
+        return Me(bound.identity, bound.epoch)
+
+    def _bound(self, ctx: Context, *, acts: bool) -> Bound | None:
+        """What the caller holds, as nearly every call finds it; None when binding changes or refuses something."""
+        try:
+            decision = binding.bind(self.services.engine.state, Bind(acts=acts), ctx)
+        except Rejected:
+            return None
+        bound: Bound = decision.result
+        return None if decision.events else bound
+
+    async def _bind(self, ctx: Context, *, acts: bool) -> Bound:
+        """Take the name back, confirm it, or say why not. Waits until that is on the disk."""
+        engine = self.services.engine
         # The request id belongs to the mail; the binding is decided anew at a repeat.
         unnamed = dataclasses.replace(
             ctx, now=self.services.clock.wall(), caller=dataclasses.replace(ctx.caller, request_id="")
@@ -79,8 +98,7 @@ class Mailroom:
         if outcome.seq:
             await engine.wait_durable(outcome.seq)
         bound: Bound = outcome.result
-        engine.active[bound.identity] = ctx.now
-        return Me(bound.identity, bound.epoch)
+        return bound
 
     async def _fence(self, me: Me, ctx: Context) -> None:
         """Refuse an act whose session lost the mailbox while the call waited for the disk."""
@@ -216,9 +234,11 @@ class Mailroom:
         """Send, and say who can read it."""
         me = await self._me(ctx, acts=True)
         whom, nobody = self._whom(params, me, ctx)
-        letter = self._letter(me, ctx, whom, params)
-        command = replace(
-            letter,
+        command = self._letter(
+            me,
+            ctx,
+            whom,
+            params,
             subject=params.subject,
             refs=tuple(params.refs or ()),
             key=params.idempotency_key,
@@ -256,25 +276,33 @@ class Mailroom:
                 data={"near": [], "vacant": []},
             )
         whom = [addressing.recipient(state, one, ctx) for one in ids]
-        command = replace(self._letter(me, ctx, whom, params), reply_to=full)
+        command = self._letter(me, ctx, whom, params, reply_to=full)
         return await self._post(me, command, whom, params, ctx)
 
     def _letter(
-        self, me: Me, ctx: Context, whom: list[addressing.Recipient], params: wire.SendParams | wire.ReplyParams
+        self,
+        me: Me,
+        ctx: Context,
+        whom: list[addressing.Recipient],
+        params: wire.SendParams | wire.ReplyParams,
+        *,
+        subject: str = "",
+        **more: Any,
     ) -> c.Send:
         services = self.services
         project = view.project_id(services.engine.state, ctx)
         return c.Send(
             sender=me.identity,
-            recipients=tuple(one.identity for one in whom if one.held_role is None),
-            subject="",
+            recipients=tuple([one.identity for one in whom if one.held_role is None]),
+            subject=subject,
             body=params.body,
             now=services.clock.wall(),  # not that of the request: whoever comes or goes after this is told of it
             entropy=services.post.entropy(),
             registry_seq=services.engine.staged_seq,
             kind=params.kind or ("request" if params.needs_reply else "message"),
             needs_reply=bool(params.needs_reply),
-            held=tuple(c.Role(project, one.held_role) for one in whom if one.held_role is not None),
+            held=tuple([c.Role(project, one.held_role) for one in whom if one.held_role is not None]),
+            **more,
         )
 
     async def _post(

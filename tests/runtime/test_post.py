@@ -135,6 +135,41 @@ async def test_a_caller_that_goes_away_loses_its_answer_not_the_mail(tmp_path: P
                 await trio.lowlevel.checkpoint()
 
 
+async def test_what_comes_in_one_turn_of_the_loop_goes_to_the_store_in_order_each_for_itself(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        outcomes: dict[int, Any] = {}
+
+        async def write(number: int, command: c.Send) -> None:
+            try:
+                outcomes[number] = await s.post.write(command)
+            except Rejected as refusal:
+                outcomes[number] = refusal.code
+            except AttributeError as bug:
+                outcomes[number] = bug
+
+        fine = [letter(1, (2,), s.now) for _ in range(4)]
+        nothing: Any = None
+        broken = c.Send(1, (2,), "Build", nothing, s.now, b"", 1)  # a bug of ours
+        wrong = c.Send(1, (2,), "Build", "b", s.now, b"", 1, kind="nonsense")
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                for number, command in enumerate([fine[0], wrong, fine[1], broken, fine[2]]):
+                    nursery.start_soon(write, number, command)
+            await write(5, fine[3])
+        assert outcomes[1] == "PARAMETER_INVALID"
+        assert isinstance(outcomes[3], AttributeError)
+        stored = sorted([outcomes[number].id for number in (0, 2, 4)])
+        page = await s.post.read(s.post.store.inbox, 2, limit=200)
+        assert [one.id for one in page.letters] == [*stored, outcomes[5].id]
+
+
+async def test_random_bytes_are_given_once(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        drawn = [s.post.entropy() for _ in range(1_000)]
+    assert {len(one) for one in drawn} == {10}
+    assert len(set(drawn)) == 1_000
+
+
 # -- notices -----------------------------------------------------------------------------------------------
 
 
