@@ -167,6 +167,18 @@ def resolve(conn: sqlite3.Connection, text: str) -> str:
     return str(found[0])
 
 
+def resolve_all(conn: sqlite3.Connection, texts: Sequence[str]) -> tuple[dict[str, str], dict[str, MailRefused]]:
+    """Full ids by what was asked for, and why the others are none."""
+    full: dict[str, str] = {}
+    errors: dict[str, MailRefused] = {}
+    for one in texts:
+        try:
+            full[one] = resolve(conn, one)
+        except MailRefused as error:
+            errors[one] = error
+    return full, errors
+
+
 def _gone(conn: sqlite3.Connection, prefix: str, asked: str) -> MailRefused:
     row = conn.execute("SELECT id FROM pruned WHERE id >= ? AND id < ? LIMIT 1", (prefix, prefix + "~")).fetchone()
     return unknown(conn, row[0] if row else asked)
@@ -244,15 +256,25 @@ def letters(conn: sqlite3.Connection, rows: Sequence[Any]) -> list[Letter]:
     ):
         state: State = "acked" if acked is not None else "delivered" if delivered is not None else "pending"
         receipts[n].append(Receipt(identity, state, delivered, acked, note, bool(owes)))
-    held: dict[int, list[Role]] = {n: [] for n in numbers}
+    held: dict[int, list[Role]] = {}
     waiting = f"SELECT message, project, role FROM held WHERE message IN ({marks})"  # noqa: S608
     for n, project, role in conn.execute(waiting, numbers):
-        held[n].append(Role(project, role))
+        held.setdefault(n, []).append(Role(project, role))
     return [
         Letter(
-            *(message, root, sender, kind, bool(needs_reply), subject, size, _refs(refs), reply or None, sent_at, seq),
-            receipts=receipts[n],
-            held=held[n],
+            message,
+            root,
+            sender,
+            kind,
+            bool(needs_reply),
+            subject,
+            size,
+            [] if refs == "[]" else _refs(refs),
+            reply or None,
+            sent_at,
+            seq,
+            receipts[n],
+            held.get(n, []),
         )
         for n, message, root, sender, kind, needs_reply, subject, size, refs, reply, sent_at, seq in rows
     ]

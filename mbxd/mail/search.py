@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
 from mbxd.mail.queries import COLUMNS, before_of, bounded, page
-from mbxd.mail.records import Page
+from mbxd.mail.records import Letter, Page
 from mbxd.mail.snippets import pattern, snippet
 
 Scope = Literal["mine", "received", "sent"]
@@ -49,12 +50,20 @@ def search(
             (match, below, limit + 1),
         ).fetchall()
     found = page(conn, rows, limit)
-    marked = pattern(wanted)
-    with_snippets = []
-    for row, letter in zip(rows, found.letters, strict=False):  # one body at a time: they may be large
-        (body,) = conn.execute("SELECT body FROM messages WHERE n = ?", (row[0],)).fetchone()
-        with_snippets.append(msgspec.structs.replace(letter, snippet=snippet(body, marked)))
-    return Page(with_snippets, found.cursor)
+    return Page(_with_snippets(conn, rows[:limit], found.letters, pattern(wanted)), found.cursor)
+
+
+def _with_snippets(
+    conn: sqlite3.Connection, rows: Sequence[Any], letters: list[Letter], marked: re.Pattern[str]
+) -> list[Letter]:
+    numbers = [row[0] for row in rows]
+    marks = ",".join("?" * len(numbers))
+    bodies = conn.execute(f"SELECT body FROM messages WHERE n IN ({marks}) ORDER BY n DESC", numbers)  # noqa: S608
+    # One body at a time: they may be large.
+    return [
+        msgspec.structs.replace(letter, snippet=snippet(body, marked))
+        for letter, (body,) in zip(letters, bodies, strict=True)
+    ]
 
 
 def understood(conn: sqlite3.Connection, query: str) -> str | None:

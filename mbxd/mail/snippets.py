@@ -32,17 +32,19 @@ _FOLD: Final = _Fold()
 
 def pattern(query: str) -> re.Pattern[str]:
     """What marks the words of a query in a folded text."""
-    words = [
-        re.escape(word.translate(_FOLD)) + ("[^\\W_]*" if star else "")
-        for word, star in _TOKEN.findall(query)
-        if word not in _OPERATORS
-    ]
-    return re.compile(rf"(?<![^\W_])(?:{'|'.join(words)})(?![^\W_])" if words else r"(?!)")
+    words = [_word(word.translate(_FOLD), star) for word, star in _TOKEN.findall(query) if word not in _OPERATORS]
+    return re.compile(f"(?:{'|'.join(words)})(?![^\\W_])" if words else r"(?!)")
+
+
+def _word(word: str, star: str) -> str:
+    """One word from its beginning. What is before it comes after its first letter, by which a pattern is found."""
+    first, rest = re.escape(word[0]), re.escape(word[1:])
+    return f"{first}(?<![^\\W_]{first}){rest}" + ("[^\\W_]*" if star else "")
 
 
 def snippet(text: str, words: re.Pattern[str]) -> str:
     """Some of the text around the first word found, all found there between `[` and `]`; else its beginning."""
-    folded = text.translate(_FOLD)
+    folded = text.lower() if text.isascii() else text.translate(_FOLD)  # the same, and far quicker
     first = words.search(folded)
     begin = max(first.start() - LEAD, 0) if first else 0
     end = min(begin + LENGTH, len(text))

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from mbxd.mail import commands, queries, replies, schema
-from mbxd.mail.errors import MailBusy, MailError, MailUnusable, translate
+from mbxd.mail.errors import MailBusy, MailError, MailRefused, MailUnusable, translate
 from mbxd.mail.records import Letter, Open, Page, Reading, Report
 from mbxd.mail.search import Scope, search
 from mbxd.mail.writer import Done, Job, Post, Writer, count_unread
@@ -153,6 +153,10 @@ class MailStore:
     def resolve(self, text: str) -> str:
         """See `queries.resolve`."""
         return self._read(queries.resolve, text)
+
+    def resolve_all(self, texts: Sequence[str]) -> tuple[dict[str, str], dict[str, MailRefused]]:
+        """See `queries.resolve_all`."""
+        return self._read(queries.resolve_all, texts)
 
     def reply_to(self, message: str, identity: int, *, everybody: bool = False) -> list[int]:
         """See `queries.reply_to`."""

@@ -25,9 +25,8 @@ from mbxd.core.rejected import Rejected
 from mbxd.core.sessions import looking, pending
 from mbxd.mail import commands as c
 from mbxd.mail.errors import MailRefused
-from mbxd.mail.store import MailStore
+from mbxd.mail.records import Reading
 from mbxd.runtime.engine import NoRoom
-from mbxd.runtime.post import refused
 from mbxd.server import brief, letters, mailkeeping
 from mbxd.server.limits import ROOM_WAIT_S
 from mbxd.server.services import Services
@@ -188,11 +187,15 @@ class Mailroom:
         return await self._bodies(params.ids, params.offset or 0, self._reader(me, ctx))
 
     async def _bodies(self, ids: list[str], offset: int, reader: letters.Reader) -> wire.MessagesResult:
-        post = self.services.post
-        full, errors = await post.read(_resolved, post.store, ids)
-        if not full:
-            raise refused(next(iter(errors.values())))
-        reading = await post.read(post.store.read, list(dict.fromkeys(full.values())), reader.identity, offset=offset)
+        store = self.services.post.store
+
+        def ask() -> tuple[Reading, dict[str, MailRefused]]:  # all at once: each trip to a worker thread costs
+            full, errors = store.resolve_all(ids)
+            if not full:
+                raise next(iter(errors.values()))
+            return store.read(list(dict.fromkeys(full.values())), reader.identity, offset=offset), errors
+
+        reading, errors = await self.services.post.read(ask)
         shown = [reader.opened(part) for part in reading.parts]
         last = reading.parts[-1].next_offset if reading.parts else None
         rest = ([reading.parts[-1].letter.id] if last is not None else []) + reading.left
@@ -215,8 +218,8 @@ class Mailroom:
         me = await self._me(ctx)
         post, reader = self.services.post, self._reader(me, ctx)
         limit = params.limit or wire.LIMIT_DEFAULT
-        full = await post.read(post.store.resolve, params.id)
-        page = await post.read(post.store.thread, full, me.identity, limit=limit, before=params.before or "")
+        store, before = post.store, params.before or ""
+        page = await post.read(lambda: store.thread(store.resolve(params.id), me.identity, limit=limit, before=before))
         return _list([reader.seen(letter) for letter in page.letters], page.cursor, NO_INSTRUCTIONS)
 
     async def search(self, params: wire.SearchParams, ctx: Context) -> wire.MessagesResult:
@@ -266,8 +269,13 @@ class Mailroom:
         """Answer in the thread."""
         me = await self._me(ctx, acts=True)
         post, state = self.services.post, self.services.engine.state
-        full = await post.read(post.store.resolve, params.id)
-        ids = await post.read(post.store.reply_to, full, me.identity, everybody=bool(params.all))
+        store = post.store
+
+        def ask() -> tuple[str, list[int]]:
+            full = store.resolve(params.id)
+            return full, store.reply_to(full, me.identity, everybody=bool(params.all))
+
+        full, ids = await post.read(ask)
         if not ids:
             raise Rejected(
                 Code.UNKNOWN_IDENTITY,
@@ -335,7 +343,7 @@ class Mailroom:
             note, cut = note[: wire.NOTE_MAX], True  # one long note must not lose the acks of a batch
         me = await self._me(ctx, acts=True)
         post = self.services.post
-        full, errors = await post.read(_resolved, post.store, params.ids)
+        full, errors = await post.read(post.store.resolve_all, params.ids)
         found: dict[str, str] = {}
         if full:
             await self._fence(me, ctx)
@@ -387,18 +395,6 @@ def _list(
     shown: list[wire.Header], cursor: str | None, *warnings: str, following: str | None = None
 ) -> wire.MessagesResult:
     return wire.MessagesResult(messages=shown, before=cursor, warnings=list(warnings), next=following)
-
-
-def _resolved(store: MailStore, ids: list[str]) -> tuple[dict[str, str], dict[str, MailRefused]]:
-    """Full ids by what was asked for, and why the others are none: one trip to the disk for all of them."""
-    full: dict[str, str] = {}
-    errors: dict[str, MailRefused] = {}
-    for one in ids:
-        try:
-            full[one] = store.resolve(one)
-        except MailRefused as error:
-            errors[one] = error
-    return full, errors
 
 
 def _acked(asked: str, full: str | None, error: MailRefused | None, found: dict[str, str]) -> wire.AckOne:

@@ -149,6 +149,16 @@ def test_snippets_show_where_the_word_is(mail: Mail) -> None:
     assert found.snippet == f"[{'x' * 120}]…"
 
 
+def test_each_message_has_the_snippet_of_its_own_body(mail: Mail) -> None:
+    sent = [mail.send(body=f"needle in body {number}") for number in range(5)]
+    for query in ("needle", "needle OR haystack"):
+        page = mail.store.search(1, query, limit=3)
+        found = [(one.id, one.snippet) for one in page.letters]
+        assert found == [(sent[number], f"[needle] in body {number}") for number in (4, 3, 2)]
+        page = mail.store.search(1, query, limit=3, before=page.cursor or "")
+        assert [one.snippet for one in page.letters] == ["[needle] in body 1", "[needle] in body 0"]
+
+
 def test_a_word_repeated_all_over_takes_no_time(mail: Mail) -> None:
     began = time.process_time()
     message = mail.send(body="a " * 130_000)
@@ -169,5 +179,7 @@ def test_marks() -> None:
         ("snake_case and cases", "case OR snake", "[snake]_[case] and cases"),
         ("cased case", "cas*", "[cased] [case]"),
         ("İstanbul é", "istanbul e", "[İstanbul] [é]"),
+        ("ab aab ab abab", "ab", "[ab] aab [ab] abab"),
+        ("ab aab é abc", "b OR ab*", "[ab] aab é [abc]"),
     ):
         assert snippet(text, pattern(query)) == marked
