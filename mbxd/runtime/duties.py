@@ -66,7 +66,8 @@ class Duties:
         self._office = office
         self._clock = clock
         # Both may hold more than they must, never less: they only spare questions to the store.
-        self._held: set[tuple[int, str]] = set()
+        self._held: dict[tuple[int, str], int] = {}
+        """Roles that mail is held for, each with how often it was sent to since it is here."""
         self._involved: set[int] = set()
         self._todo: deque[tuple[int, Change | int]] = deque()
         self._something = trio.Event()
@@ -83,7 +84,7 @@ class Duties:
 
     def begin(self, held: Iterable[c.Role], requests: Iterable[Open]) -> None:
         """What the store holds at the start."""
-        self._held = {(role.project, role.role) for role in held}
+        self._held = {(role.project, role.role): 0 for role in held}
         for request in requests:
             self._involved |= {request.sender, request.recipient}
 
@@ -94,7 +95,8 @@ class Duties:
             for number in result.recipients:
                 self._look_again(number, command.now)
         for role in command.held:
-            self._held.add((role.project, role.role))
+            key = (role.project, role.role)
+            self._held[key] = self._held.get(key, 0) + 1
             self._involved.add(command.sender)
             for number in self._engine.state.held.get(role.project, ()):
                 self._look_again(number, command.now)
@@ -197,9 +199,12 @@ class Duties:
                 if letter.needs_reply:
                     self._involved |= {number, letter.sender}
                 self._office.arrived(number, letter.sender, letter.subject, letter.kind, message)
-        self._held.discard((identity.project, identity.role))  # before looking: what comes meanwhile enters it again
-        if c.Role(identity.project, identity.role) in await self._office.read(self._office.store.held_roles):
-            self._held.add((identity.project, identity.role))
+        # It stays entered while the store is asked: a claim that comes meanwhile must see it.
+        key = (identity.project, identity.role)
+        before_looking = self._held.get(key)
+        held = await self._office.read(self._office.store.held_roles)
+        if c.Role(*key) not in held and self._held.get(key) == before_looking:
+            self._held.pop(key, None)  # nothing is there, and nothing came meanwhile
 
     # -- notices ---------------------------------------------------------------------------------------------
 

@@ -264,6 +264,36 @@ async def test_held_mail_waits_for_the_next_one_over_a_crash(tmp_path: Path) -> 
         await s.until(1, [THERE, GONE])
 
 
+async def test_a_claim_while_the_store_is_asked_what_is_still_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path) as s:
+        await s.post.write(held(1, s.now))
+        s.crash()  # what follows looks at once for heirs; anna and bert are none: they came before
+        asked, go = trio.Event(), trio.Event()
+        read = s.post.read
+
+        async def slowly(fn: Any, *args: Any, **options: Any) -> Any:
+            found = await read(fn, *args, **options)
+            if fn == s.post.store.held_roles:
+                asked.set()
+                await go.wait()
+            return found
+
+        monkeypatch.setattr(s.post, "read", slowly)
+        carl, _, _ = await s.rig.session()
+        with trio.fail_after(PATIENCE):
+            await asked.wait()
+            claim = await carl.send("identity.register", {"name": "shop-c", "role": "x"})
+            engine = s.rig.services.engine
+            while 3 not in engine.state.identities:
+                await trio.lowlevel.checkpoint()
+            await engine.wait_durable()  # now mail has heard of the claim
+            go.set()
+            await carl.reply(claim)
+        await s.until(3, ["Build"])
+
+
 async def test_a_claim_is_answered_with_the_mail_that_was_held_for_its_role(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         kept = await s.post.write(held(1, s.now, needs_reply=True))
