@@ -24,6 +24,7 @@ from mbxd.mail.store import READERS, MailStore
 from mbxd.ports import Clock, RunSync
 from mbxd.runtime.duties import Duties
 from mbxd.runtime.engine import Engine
+from mbxd.runtime.readers import Closed, Readers
 
 log = logging.getLogger("mbxd.post")
 
@@ -63,8 +64,7 @@ class Post:
         self._store: MailStore | None = None
         self._duties = Duties(engine, self, clock)
         self._waiting: dict[int, set[trio.Event]] = {}
-        # Readers beyond the store's connections wait here, in order, instead of in worker threads that others need.
-        self._reading = trio.CapacityLimiter(READERS)
+        self._readers = Readers(READERS)
         self._leaving: list[_Order] = []
         self._entropy = b""
         self.on_arrival: Arrived | None = None
@@ -114,6 +114,7 @@ class Post:
 
     def close(self) -> None:
         """Finish what was queued. Blocks."""
+        self._readers.close()
         if self._store is not None:
             store, self._store = self._store, None
             store.close()
@@ -170,10 +171,13 @@ class Post:
     # -- reading and writing ---------------------------------------------------------------------------------
 
     async def read(self, fn: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Ask the store in a worker thread. Raises Rejected."""
+        """Ask the store in a thread. Raises Rejected."""
+        question = partial(fn, *args, **options)
         try:
-            async with self._reading:
-                return await self._run_sync(partial(fn, *args, **options))
+            try:
+                return await self._readers.ask(question)
+            except Closed:
+                return await self._run_sync(question)  # the store says why there is no answer
         except MailError as error:
             if isinstance(error, MailUnusable) and self._store is not None:
                 self._fail(error)
