@@ -23,8 +23,8 @@ READ_MAX: Final = 48 * 1024
 """Bytes of bodies in one result."""
 
 COLUMNS: Final = (
-    "m.n, m.id, (SELECT r.id FROM messages r WHERE r.n = m.thread), m.sender, m.kind, m.needs_reply, m.subject,"
-    " m.size, m.refs, m.reply_to, m.sent_at, m.registry_seq"
+    "m.n, m.id, CASE m.thread WHEN m.n THEN m.id ELSE (SELECT r.id FROM messages r WHERE r.n = m.thread) END,"
+    " m.sender, m.kind, m.needs_reply, m.subject, m.size, m.refs, m.reply_to, m.sent_at, m.registry_seq"
 )
 _UNACKED: Final = "deliveries d INDEXED BY deliveries_unacked"
 _refs = msgspec.json.Decoder(list[str]).decode

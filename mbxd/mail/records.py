@@ -51,7 +51,10 @@ class Letter(msgspec.Struct, frozen=True):
 
     def receipt(self, identity: int) -> Receipt | None:
         """What became of it at this recipient; None when it is none."""
-        return next((one for one in self.receipts if one.identity == identity), None)
+        for one in self.receipts:
+            if one.identity == identity:
+                return one
+        return None
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -69,7 +69,9 @@ class Reader(NamedTuple):
         return wire.Open(request.id, request.subject, self.name(who), iso(request.sent_at))
 
     def _header(self, letter: Letter, mail_state: str) -> wire.Header:
-        to = [self.name(one.identity) for one in letter.receipts] + [f"role:{role.role}" for role in letter.held]
+        to = [self.name(one.identity) for one in letter.receipts]
+        if letter.held:
+            to += [f"role:{role.role}" for role in letter.held]
         return wire.Header(
             id=letter.id,
             thread=letter.thread,
