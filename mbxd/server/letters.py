@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mbx_wire import mail as wire
-from mbxd.core.addressing import name_of
+from mbx_wire.errors import Code
+from mbxd.core.addressing import Recipient, name_of
 from mbxd.core.state import State
 from mbxd.core.times import iso
+from mbxd.mail.commands import Sent
+from mbxd.mail.errors import MailRefused
 from mbxd.mail.records import Letter, Open, Part, Receipt
 
 
@@ -93,3 +96,33 @@ def _mine(receipt: Receipt | None) -> str:
     if receipt is None:
         return "seen"  # in a thread of mine, sent to others
     return "acked" if receipt.state == "acked" else "unread"
+
+
+def listed(
+    shown: list[wire.Header], cursor: str | None, *warnings: str, following: str | None = None
+) -> wire.MessagesResult:
+    """A page of a list. following: what to call next."""
+    return wire.MessagesResult(messages=shown, before=cursor, warnings=list(warnings), next=following)
+
+
+def posted(sent: Sent, whom: list[Recipient], *, needs_reply: bool) -> wire.SendResult:
+    """What became of a send, and who can read it."""
+    absent = [one.name for one in whom if one.state in {"vacant", "retired"}]
+    return wire.SendResult(
+        id=sent.id,
+        thread=sent.thread,
+        recipients=[wire.Recipient(one.name, one.state, one.since, one.detail) for one in whom],
+        duplicate=sent.duplicate,
+        warnings=[f"Nobody reads {', '.join(absent)} now; the mail waits there."] if absent else [],
+        next='mbx_inbox {"wait_s":45}' if needs_reply else None,
+    )
+
+
+def acked(asked: str, full: str | None, error: MailRefused | None, found: dict[str, str]) -> wire.AckOne:
+    """What became of the ack of one id. full: the whole id; found: the store's results by whole id."""
+    if full is None:
+        why = f"{error.code}: {error.message}" if error is not None else None
+        return wire.AckOne(id=asked[: wire.REF_MAX], ok=False, error=why)
+    if found.get(full) == "unknown":
+        return wire.AckOne(id=full, ok=False, error=f"{Code.UNKNOWN_MESSAGE}: it is not in this mailbox.")
+    return wire.AckOne(id=full, ok=True)

@@ -179,7 +179,7 @@ class Mailroom:
         page = await post.read(store.inbox, me.identity, everything=bool(params.all), limit=limit, after=before)
         shown = [reader.received(letter) for letter in page.letters]
         following = f'mbx_read {{"ids":["{shown[0].id}"]}}' if shown else None
-        return _list(shown, page.cursor, following=following)
+        return letters.listed(shown, page.cursor, following=following)
 
     async def read(self, params: wire.ReadParams, ctx: Context) -> wire.MessagesResult:
         """Bodies; changes nothing."""
@@ -211,7 +211,7 @@ class Mailroom:
         post, reader = self.services.post, self._reader(me, ctx)
         limit = params.limit or wire.LIMIT_DEFAULT
         page = await post.read(post.store.sent, me.identity, limit=limit, before=params.before or "")
-        return _list([reader.own(letter) for letter in page.letters], page.cursor)
+        return letters.listed([reader.own(letter) for letter in page.letters], page.cursor)
 
     async def thread(self, params: wire.ThreadParams, ctx: Context) -> wire.MessagesResult:
         """A thread that the caller takes part in."""
@@ -220,7 +220,7 @@ class Mailroom:
         limit = params.limit or wire.LIMIT_DEFAULT
         store, before = post.store, params.before or ""
         page = await post.read(lambda: store.thread(store.resolve(params.id), me.identity, limit=limit, before=before))
-        return _list([reader.seen(letter) for letter in page.letters], page.cursor, NO_INSTRUCTIONS)
+        return letters.listed([reader.seen(letter) for letter in page.letters], page.cursor, NO_INSTRUCTIONS)
 
     async def search(self, params: wire.SearchParams, ctx: Context) -> wire.MessagesResult:
         """Words in what the caller sent and received."""
@@ -229,7 +229,7 @@ class Mailroom:
         limit, scope = params.limit or wire.LIMIT_DEFAULT, params.within or "mine"
         before = params.before or ""
         page = await post.read(post.store.search, me.identity, params.query, scope=scope, limit=limit, before=before)
-        return _list([reader.seen(letter) for letter in page.letters], page.cursor, NO_INSTRUCTIONS)
+        return letters.listed([reader.seen(letter) for letter in page.letters], page.cursor, NO_INSTRUCTIONS)
 
     # -- acting ----------------------------------------------------------------------------------------------
 
@@ -325,16 +325,7 @@ class Mailroom:
             # It was sent before, and reached whom it reached then.
             reached = [addressing.recipient(services.engine.state, one, ctx) for one in sent.recipients]
             whom = [*reached, *(addressing.waiting(one.role) for one in sent.held)]
-        shown = [wire.Recipient(one.name, one.state, one.since, one.detail) for one in whom]
-        absent = [one.name for one in whom if one.state in {"vacant", "retired"}]
-        return wire.SendResult(
-            id=sent.id,
-            thread=sent.thread,
-            recipients=shown,
-            duplicate=sent.duplicate,
-            warnings=[f"Nobody reads {', '.join(absent)} now; the mail waits there."] if absent else [],
-            next='mbx_inbox {"wait_s":45}' if command.needs_reply else None,
-        )
+        return letters.posted(sent, whom, needs_reply=command.needs_reply)
 
     async def ack(self, params: wire.AckParams, ctx: Context) -> wire.AckResult:
         """Be done with messages; each id has its own result."""
@@ -352,7 +343,7 @@ class Mailroom:
             found = acked.results
         left = post.unread.get(me.identity, 0)
         return wire.AckResult(
-            results=[_acked(one, full.get(one), errors.get(one), found) for one in params.ids],
+            results=[letters.acked(one, full.get(one), errors.get(one), found) for one in params.ids],
             unread=left,
             warnings=[f"The note was cut to {wire.NOTE_MAX} characters."] if cut else [],
             next="mbx_inbox {}" if left else None,
@@ -371,7 +362,7 @@ class Mailroom:
         limit, before = params.limit or wire.LIMIT_DEFAULT, params.before or ""
         everything = bool(params.all)
         page = await post.read(post.store.inbox, box.identity, everything=everything, limit=limit, after=before)
-        return _list([reader.received(letter) for letter in page.letters], page.cursor)
+        return letters.listed([reader.received(letter) for letter in page.letters], page.cursor)
 
 
 _HANDLERS: dict[type[msgspec.Struct], Handler] = {
@@ -389,21 +380,6 @@ _HANDLERS: dict[type[msgspec.Struct], Handler] = {
     wire.PruneParams: lambda room, params, ctx: mailkeeping.prune(room.services, params, ctx),
     NoParams: lambda room, _params, ctx: mailkeeping.check(room.services, ctx),
 }
-
-
-def _list(
-    shown: list[wire.Header], cursor: str | None, *warnings: str, following: str | None = None
-) -> wire.MessagesResult:
-    return wire.MessagesResult(messages=shown, before=cursor, warnings=list(warnings), next=following)
-
-
-def _acked(asked: str, full: str | None, error: MailRefused | None, found: dict[str, str]) -> wire.AckOne:
-    if full is None:
-        why = f"{error.code}: {error.message}" if error is not None else None
-        return wire.AckOne(id=asked[: wire.REF_MAX], ok=False, error=why)
-    if found.get(full) == "unknown":
-        return wire.AckOne(id=full, ok=False, error=f"{Code.UNKNOWN_MESSAGE}: it is not in this mailbox.")
-    return wire.AckOne(id=full, ok=True)
 
 
 def _lost(address: str) -> Rejected:
