@@ -20,13 +20,15 @@ class Poller:
     def __init__(self) -> None:
         """Empty. Nobody is told of anything before `run`."""
         self._selector = selectors.DefaultSelector()
+        self._over = False
 
     def add(self, file: socket.socket | int, tell: Callable[[], None]) -> None:
         """Call `tell` in every turn of the event loop in which `file` has something to read or has ended.
 
         It must not raise. Once a file.
         """
-        self._selector.register(file, selectors.EVENT_READ, tell)
+        if not self._over:  # a connection may begin while the daemon ends
+            self._selector.register(file, selectors.EVENT_READ, tell)
 
     def remove(self, file: socket.socket | int) -> None:
         """Stop that; before the file is closed. One that is not in it is left alone."""
@@ -35,8 +37,11 @@ class Poller:
 
     async def run(self) -> None:
         """Tell, until cancelled."""
-        with self._selector:
+        try:
             while True:
                 await trio.lowlevel.wait_readable(self._selector.fileno())
                 for key, _ in self._selector.select(0):
                     key.data()
+        finally:
+            self._over = True
+            self._selector.close()

@@ -162,6 +162,17 @@ async def test_closed_before_anybody_reads() -> None:
             await transport.drained()
 
 
+async def test_one_that_begins_while_the_daemon_ends_is_read_no_more() -> None:
+    async with ends() as some:
+        some.nursery.cancel_scope.cancel()
+        with pytest.raises(trio.Cancelled):
+            await trio.sleep_forever()
+    transport, theirs = some.open()
+    with theirs, trio.move_on_after(0):
+        await transport.read(lambda _: None)
+    transport.close()
+
+
 async def test_closed_while_somebody_reads() -> None:
     async with ends() as some:
         transport, _ = some.reading(lambda _, __: None)
