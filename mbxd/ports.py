@@ -6,7 +6,7 @@ does I/O; this module imports the standard library and msgspec alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -183,14 +183,6 @@ class RunSync(Protocol):
         ...
 
 
-class Watcher(Protocol):
-    """Tells that files may have changed. Events are hints: the reader compares contents."""
-
-    def watch(self, paths: Sequence[str]) -> AsyncIterator[None]:
-        """Yields after any change below the directories; coalesced, at most once a second."""
-        ...
-
-
 class RepoFailed(Exception):
     """The repository can't be used now; the text is one line for people. Trying again later may help."""
 
@@ -255,8 +247,8 @@ class Repo(Protocol):
         """Bring the checked-out files to the tip."""
         ...
 
-    def log(self, path: str | None, limit: int | None) -> list[PastCommit]:
-        """Commits, newest first: all, or those of a file over its renames."""
+    def log(self, paths: Sequence[str], limit: int | None) -> list[PastCommit]:
+        """Commits, newest first: those that changed one of these files; with no path all."""
         ...
 
     def check(self) -> list[str]:

@@ -95,10 +95,11 @@ def rename(state: State, params: RenameParams, ctx: Context) -> Decision:
     people_only(ctx)
     identity = lookup(state, params.name, ctx)
     to = naming.check_address(params.to)
-    taken = state.by_address.get(to)
+    # An agent's name may look like an address and be none: `a--b` has the address `a-b`.
+    taken = state.by_address.get(to, state.by_agent_name.get((identity.project, to)))
     if taken is not None and taken != identity.id:
         other = state.identities[taken]
-        alias = "" if other.address == to else f" (an older name of {other.address})"
+        alias = "" if to in (other.address, other.name.lower()) else f" (an older name of {other.address})"
         raise Rejected(
             Code.NAME_TAKEN,
             f"{to}{alias} exists already.",

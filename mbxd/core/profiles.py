@@ -163,6 +163,21 @@ def path_of(state: State, identity: Identity) -> str:
     return profile_path(identity.name, identity.id, state.projects.get(identity.project), clash=clash)
 
 
+def paths_of(state: State, identity: Identity) -> tuple[str, ...]:
+    """The file of an identity as it is now, and all that it may have had under its former names.
+
+    None is ever another's: an address never changes its owner, and nobody is given a name that another agent of the
+    project has or had.
+    """
+    former = (path_of(state, _named(identity, name)) for name in (*identity.aliases, *identity.former))
+    return tuple(dict.fromkeys((path_of(state, identity), *former)))
+
+
+def _named(identity: Identity, before: str) -> Identity:
+    """The record under a name that it had: an agent's is no address."""
+    return replace(identity, name=before, address=before if before in identity.aliases else "")
+
+
 def is_ours(path: str) -> bool:
     """Whether a path of the archive is one that only the daemon writes; others are a person's and left alone."""
     parts = path.split("/")
@@ -237,10 +252,7 @@ def part(state: State, entries: Iterable[Entry], seq: int) -> Picture:
         if project is not None:
             projects[project.id] = project
         if entry.before is not None:
-            then = replace(
-                identity, name=entry.before, address=entry.before if entry.before in identity.aliases else ""
-            )
-            gone.append(profile_path(then.name, then.id, project, clash=_clashes(then, _owner(state, then))))
+            gone.append(path_of(state, _named(identity, entry.before)))
     for identity in identities.values():
         if identity.name != identity.address and _clashes(identity, _owner(state, identity)):
             clashing.add(identity.id)

@@ -335,17 +335,20 @@ class Archive:
     # -- answers ---------------------------------------------------------------------------------------------
 
     async def commits_of(self, identity: Identity, limit: int) -> list[PastCommit]:
-        """Newest commits of an identity's profile. Raises RepoFailed. Waits a moment for what is on its way."""
+        """Newest commits of an identity's profile, under all its names. Waits a moment for what is on its way.
+
+        Raises RepoFailed.
+        """
         with trio.move_on_after(SEEN_S):
             while self._error is None and any(entry.identity == identity.id for entry in self._tail):
                 self._hurry = True
                 await self._arrival.wait()
-        path = profiles.path_of(self._engine.state, identity)
-        return await self._run_sync(self._repo.log, path, limit)
+        paths = profiles.paths_of(self._engine.state, identity)
+        return await self._run_sync(self._repo.log, paths, limit)
 
     async def commits(self, limit: int) -> list[PastCommit]:
         """Newest commits of all. Raises RepoFailed."""
-        return await self._run_sync(self._repo.log, None, limit)
+        return await self._run_sync(self._repo.log, (), limit)
 
     def status(self) -> ArchiveStatusResult:
         """`archive.status`."""
@@ -382,7 +385,7 @@ class Archive:
             await self._catch_up()
             if self._error is not None:
                 raise RepoFailed(self._error)
-            made = await self._run_sync(self._repo.log, None, None)
+            made = await self._run_sync(self._repo.log, (), None)
         compared = any(commit.compared for commit in made)
         return ArchiveRebuildResult(
             head=made[0].hexsha if made else None,

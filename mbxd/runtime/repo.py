@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from mbxd.ownfile import NotOurs, check_own_directory
 from mbxd.ports import NewCommit, PastCommit, RepoFailed, RepoMoved, Tip
@@ -27,7 +27,7 @@ READ_S = 30.0
 WRITE_S = 120.0
 TIDY_S = 600.0
 LOG_S = 2.0
-"""How long the history of one file may take: whoever asks is waiting."""
+"""How long the history of some files may take: whoever asks is waiting."""
 PACKS_MAX = 32
 STALE_LOCK_S = 600.0
 """Age of a lock file that no running git holds: Git holds one for milliseconds. See lockfile.h of Git."""
@@ -151,17 +151,16 @@ class GitRepo:
         # Not reset --hard: it sets the branch as well, back to where it was when it began.
         self._git("read-tree", "-u", "--reset", "HEAD", timeout=WRITE_S)
 
-    def log(self, path: str | None, limit: int | None) -> list[PastCommit]:
-        """Commits, newest first: all, or those of a file over its renames."""
+    def log(self, paths: Sequence[str], limit: int | None) -> list[PastCommit]:
+        """Commits, newest first: those that changed one of these files; with no path all."""
+        # Not --follow: it takes a new file that is like another one for its copy, and compares all of a commit for it.
         arguments = ["log", "-z", f"--format={_FIELDS}"]
         if limit is not None:
             arguments.append(f"-n{limit}")
-        if path is not None:
-            arguments.append("--follow")
-        arguments += [BRANCH, "--", *([] if path is None else [path])]
+        arguments += [BRANCH, "--", *paths]
         if not self._has_branch():
             return []
-        out = self._git(*arguments, timeout=READ_S if path is None else LOG_S)
+        out = self._git(*arguments, timeout=LOG_S if paths else READ_S)
         return [_past(line) for line in out.decode("utf-8", "replace").split("\0") if line]
 
     def check(self) -> list[str]:

@@ -54,7 +54,7 @@ def compare(
         missing = [path for path, _ in difference.files if path not in found]
         differing = [path for path, _ in difference.files if path in found]
         unexpected = [] if late else difference.unexpected
-        problems += repo.check() + ([] if tip is None else order(repo.log(None, None), seq))
+        problems += repo.check() + ([] if tip is None else order(repo.log((), None), seq))
     except RepoFailed as problem:
         if str(problem) not in problems:
             problems.append(str(problem))

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from mbx_wire.admin import FreeParams, NameOnlyParams, RenameParams, ShowParams
+from mbx_wire.agent import RegisterAgentParams
 from mbx_wire.errors import Code
 from mbx_wire.identity import ClaimParams, ListParams, RegisterParams
 from mbxd.core import events as ev
@@ -184,6 +185,19 @@ def test_a_new_name_that_is_taken_changes_nothing(world: World) -> None:
         assert caught.value.data == {"name": "shop-front", "project": "shop", "state": "live"}
     assert "an older name of shop-front" in caught.value.message
     assert dump(world.state) == before
+
+
+def test_a_new_name_is_no_agents_now_or_before(world: World) -> None:
+    """The name of an agent may have the form of an address without being its address."""
+    agent = RegisterAgentParams("/repos/shop", "codex", "five", "api--tests")
+    assert world.run("agent.register", agent, BERT)["address"] == "api-tests"
+    assert world.run("admin.rename", RenameParams("shop-backend", "api--tests"), PERSON) == Refusal("NAME_TAKEN")
+    world.run("admin.rename", RenameParams("api-tests", "shop-qa"), PERSON)
+    with pytest.raises(Rejected, match="an older name of shop-qa") as caught:
+        machine.decide(world.state, "admin.rename", RenameParams("shop-backend", "api--tests"), world.context(PERSON))
+    assert caught.value.code == Code.NAME_TAKEN
+    back = world.run("admin.rename", RenameParams("shop-qa", "api--tests"), PERSON)
+    assert back["identity"]["address"] == "api--tests", "its own name it may have again"
 
 
 def test_a_rename_leaves_an_agent_of_the_same_spelling_alone(world: World) -> None:

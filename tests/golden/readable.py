@@ -84,7 +84,7 @@ def archive(repo: GitRepo, contents: dict[str, bytes]) -> dict[str, Any]:
     assert {path: repo.blob_id(data) for path, data in contents.items()} == repo.files(tip.hexsha)
     return {
         "tip": plain(list(tip)),
-        "commits": [plain(list(commit)) for commit in repo.log(None, None)],
+        "commits": [plain(list(commit)) for commit in repo.log((), None)],
         "files": {path: data.decode().splitlines() for path, data in sorted(contents.items())},
     }
 

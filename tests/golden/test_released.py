@@ -228,7 +228,7 @@ def test_an_archive_means_what_it_meant_and_goes_on(release: Path, tmp_path: Pat
     tip = repo.write(then["tip"][0], [NewCommit("later\n\nMbx-Seq: 99", 2e9, [("projects/a/project.json", b"{}\n")])])
     assert tip is not None
     assert repo.tip() == (tip, 99)
-    assert [commit.hexsha for commit in repo.log(None, None)][1:] == [commit[0] for commit in then["commits"]]
+    assert [commit.hexsha for commit in repo.log((), None)][1:] == [commit[0] for commit in then["commits"]]
     assert repo.check() == []
 
 

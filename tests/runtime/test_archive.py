@@ -137,6 +137,32 @@ async def test_each_kind_of_change(autojump_clock: trio.abc.Clock) -> None:
         await kept.agree()
 
 
+async def test_everybody_has_a_history_of_their_own(autojump_clock: trio.abc.Clock) -> None:
+    """Profiles that differ in little more than the name, and one of them under three names."""
+    async with archived() as (kept, client):
+
+        async def told(name: str) -> list[str]:
+            found = await client.call("archive.log", {"name": name, "limit": 9})
+            return [commit["summary"].removesuffix(" (shop)") for commit in found["commits"]]
+
+        agent = {"project_key": "/tmp/shop", "program": "p", "model": "m"}
+        for name in ("GreenCastle", "BlueLake"):
+            await client.call("agent.register", agent | {"name": name})
+            await kept.settled()
+        for name, to in (("greencastle", "shop-a"), ("shop-a", "shop-b"), ("bluelake", "shop-c")):
+            await client.call("admin.rename", {"name": name, "to": to})
+            await kept.settled()
+        assert await told("shop-b") == [
+            "rename shop-a to shop-b",
+            "rename GreenCastle to shop-a",
+            "2 changes: project shop, ...",
+        ]
+        assert await told("GreenCastle") == await told("shop-b"), "whichever of its names is asked for"
+        assert await told("shop-c") == ["rename BlueLake to shop-c", "register BlueLake"]
+        whois = await client.call("agent.whois", {"project_key": "shop", "agent_name": "shop-c"})
+        assert [c["summary"].removesuffix(" (shop)") for c in whois["recent_commits"]] == await told("shop-c")
+
+
 async def test_nothing_undurable_is_archived(autojump_clock: trio.abc.Clock) -> None:
     async with running(Machine(), MemVfs(), committer=SlowCommitter) as rig:
         kept = Kept(rig, FakeRepo())

@@ -10,14 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mbx_wire.admin import RenameParams
+from mbx_wire.agent import RegisterAgentParams
 from mbxd.core import events as ev
 from mbxd.core import profiles
+from mbxd.core.context import PERSON, Caller
 from mbxd.core.evolve import evolve
 from mbxd.core.profiles import Entry, directory_name
 from mbxd.core.state import State
 from mbxd.ports import NewCommit
 from mbxd.runtime import replaying
 from mbxd.runtime.repo import GitRepo
+from tests.core.model import World, process, project
 
 AGENT = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True)
 ODD = st.sampled_from(
@@ -148,6 +152,48 @@ def test_names_that_differ_by_case_alone() -> None:
     whole = profiles.everything(list(state.identities.values()), dict(state.projects), 4)
     assert [path for path, _ in profiles.files(whole)] == paths
     assert profiles.path_of(state, state.identities[2]) == paths[2]
+
+
+def test_paths_of_all_names() -> None:
+    state, _ = world(
+        SHOP,
+        registered(1, "GreenCastle", "greencastle"),
+        registered(2, "shop-a", "shop-a"),
+        registered(3, "con", "con"),
+        ev.Renamed(1, "shop-b", "shop-b", 7.0),
+        ev.Renamed(1, "shop-c", "shop-c", 8.0),
+        ev.Renamed(2, "shop-d", "shop-d", 9.0),
+        ev.Renamed(2, "shop-a", "shop-a", 9.0),
+        ev.Renamed(3, "shop-e", "shop-e", 9.0),
+    )
+
+    def names(number: int) -> list[str]:
+        paths = profiles.paths_of(state, state.identities[number])
+        assert paths[0] == profiles.path_of(state, state.identities[number])
+        return [path.removeprefix("projects/shop/agents/").removesuffix("/profile.json") for path in paths]
+
+    assert names(1) == ["shop-c", "greencastle", "shop-b", "GreenCastle"]
+    assert names(2) == ["shop-a", "shop-d"]
+    assert names(3) == ["shop-e", "con+3"]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["a-b", "a--b", "a-b-", "ab", "ab-"])), max_size=12))
+def test_no_path_is_ever_of_two(renamings: list[tuple[int, str]]) -> None:
+    """By the rules: whatever they let people and agents call themselves."""
+    shop = World()
+    for number, name in enumerate(("A--B", "a-b-", "ab-"), 1):
+        agent = Caller("codex", process(number), "", (), project=project("shop"))
+        shop.run("agent.register", RegisterAgentParams("/repos/shop", "codex", "five", name), agent)
+    had: dict[str, int] = {}
+    for number, to in [(1, "-"), *renamings]:
+        shop.run("admin.rename", RenameParams(shop.state.identities[number].address, to), PERSON)
+        for identity in shop.state.identities.values():
+            assert had.setdefault(profiles.path_of(shop.state, identity), identity.id) == identity.id
+    for identity in shop.state.identities.values():
+        paths = set(profiles.paths_of(shop.state, identity))
+        assert paths >= {path for path, owner in had.items() if owner == identity.id}
+        assert paths.isdisjoint(path for path, owner in had.items() if owner != identity.id)
 
 
 def test_messages() -> None:

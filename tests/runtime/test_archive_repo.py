@@ -17,7 +17,7 @@ from mbxd.runtime import gitpack
 from mbxd.runtime.repo import GitRepo
 from tests.support.fakerepo import FakeRepo
 
-A, B = "projects/shop/agents/A/profile.json", "projects/shop/agents/B/profile.json"
+A, B, C = (f"projects/shop/agents/{name}/profile.json" for name in "ABC")
 
 
 def text(name: str, *more: str) -> bytes:
@@ -62,7 +62,7 @@ def run(repo: GitRepo, *arguments: str) -> str:
 def test_an_empty_repository(repo: Repo) -> None:
     repo.prepare()
     assert repo.tip() is None
-    assert repo.log(None, None) == []
+    assert repo.log((), None) == []
     assert repo.write(None, []) is None
 
 
@@ -74,7 +74,7 @@ def test_commits_are_read_back(repo: Repo) -> None:
     assert repo.files(tip.hexsha) == {A: repo.blob_id(text("A"))}
     second = repo.write(first, [commit(5, {B: text("B")}), commit(7, {A: text("A2")}, more="\nMbx-Compared: why")])
     assert second is not None
-    past = repo.log(None, None)
+    past = repo.log((), None)
     assert [(c.seq, c.compared, c.summary) for c in past] == [
         (7, True, "change 7"),
         (5, False, "change 5"),
@@ -83,7 +83,7 @@ def test_commits_are_read_back(repo: Repo) -> None:
     assert past[0].hexsha == second
     assert past[2].at == 1_700_000_003
     assert repo.files(second) == {A: repo.blob_id(text("A2")), B: repo.blob_id(text("B"))}
-    assert len(repo.log(None, 2)) == 2
+    assert len(repo.log((), 2)) == 2
     repo.checkout()
     repo.tidy()
     assert repo.check() == []
@@ -94,16 +94,28 @@ def test_no_empty_commit(repo: Repo) -> None:
     assert repo.write(tip, [commit(2, {A: text("A")})]) is None
     assert repo.write(tip, [commit(2, {A: text("A")}, (A,))]) is None
     assert repo.write(tip, [commit(2, {}, (B,))]) is None
-    assert len(repo.log(None, None)) == 1
+    assert len(repo.log((), None)) == 1
 
 
-def test_a_rename_is_followed(repo: Repo) -> None:
-    tip = repo.write(None, [commit(1, {A: text("A"), "projects/shop/agents/C/profile.json": text("C")})])
-    tip = repo.write(tip, [commit(2, {B: text("B")}, (A,))])
-    tip = repo.write(tip, [commit(3, {B: text("B", "  x")})])
-    assert [c.seq for c in repo.log(B, None)] == [3, 2, 1]
-    assert [c.seq for c in repo.log(B, 2)] == [3, 2]
-    assert set(repo.files(str(tip))) == {B, "projects/shop/agents/C/profile.json"}
+def test_the_commits_of_a_file_and_of_the_names_it_had(repo: Repo) -> None:
+    tip = repo.write(None, [commit(1, {A: text("A"), C: text("C")})])
+    tip = repo.write(tip, [commit(2, {C: text("C", "  x")})])
+    tip = repo.write(tip, [commit(3, {B: text("B")}, (A,))])
+    tip = repo.write(tip, [commit(4, {B: text("B", "  x")})])
+    assert [c.seq for c in repo.log((B, A), None)] == [4, 3, 1]
+    assert [c.seq for c in repo.log((B, A), 2)] == [4, 3]
+    assert [c.seq for c in repo.log((B,), None)] == [4, 3]
+    assert [c.seq for c in repo.log((A,), None)] == [3, 1]
+    assert [c.seq for c in repo.log(("projects/shop/agents/never/profile.json",), None)] == []
+    assert set(repo.files(str(tip))) == {B, C}
+
+
+def test_a_file_that_is_like_another_has_a_history_of_its_own(repo: Repo) -> None:
+    tip = repo.write(None, [commit(1, {A: text("A")})])
+    tip = repo.write(tip, [commit(2, {A: text("A", "  x"), B: text("A")})])
+    repo.write(tip, [commit(3, {B: text("B"), C: text("A", "  x")}, (A,))])
+    assert [c.seq for c in repo.log((B,), None)] == [3, 2]
+    assert [c.seq for c in repo.log((C,), None)] == [3]
 
 
 def test_a_branch_that_is_elsewhere_is_not_overwritten(repo: Repo) -> None:
@@ -123,7 +135,7 @@ def test_starting_over(repo: Repo) -> None:
     assert repo.tip() is None
     repo.write(None, [commit(1, {A: text("A")})])
     repo.start_over()
-    assert repo.log(None, None) == []
+    assert repo.log((), None) == []
 
 
 def test_after_an_abort_everything_fails(repo: Repo) -> None:
@@ -141,7 +153,8 @@ def test_real_git_tools_read_it(git: GitRepo) -> None:
     git.checkout()
     assert run(git, "status", "--porcelain") == ""
     assert run(git, "fsck", "--strict", "--no-dangling") == ""
-    assert run(git, "log", "--follow", "--format=%s", "--", B).split("\n")[:2] == ["change 2", "change 1"]
+    paths = ("projects/shop/agents/N7", "projects/shop/agents/B")
+    assert run(git, "log", "main", "--format=%s", "--", *paths).split("\n")[:2] == ["change 2", "change 1"]
     assert run(git, "log", "-1", "--format=%an %ae %at") == "mbxd mbxd@localhost 1700000002\n"
     assert run(git, "log", "-1", "--format=%(trailers:key=Mbx-Seq,valueonly)").strip() == "2"
     assert (Path(git._directory) / B).read_bytes() == text("N7", "  b")
@@ -154,7 +167,7 @@ def test_many_packs_are_put_together(git: GitRepo) -> None:
         tip = git.write(tip, [commit(seq, {A: text(f"A{seq}")})])
     git.tidy()
     assert int(run(git, "count-objects", "-v").split("packs: ")[1].split()[0]) < 10
-    assert len(git.log(None, None)) == 39
+    assert len(git.log((), None)) == 39
     assert git.check() == []
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable
-from difflib import SequenceMatcher
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mbxd.ports import NewCommit, PastCommit, RepoFailed, RepoMoved, Tip
@@ -107,27 +106,17 @@ class FakeRepo:
         self._called("checkout")
         self.checked_out = self.commits[-1].hexsha if self.commits else None
 
-    def log(self, path: str | None, limit: int | None) -> list[PastCommit]:
+    def log(self, paths: Sequence[str], limit: int | None) -> list[PastCommit]:
         self._called("log")
         found = []
         for at in range(len(self.commits) - 1, -1, -1):
             commit, before = self.commits[at], self.commits[at - 1].files if at else {}
-            if path is not None:
-                if commit.files.get(path) == before.get(path):
-                    continue
-                path = self._name_before(path, commit.files, before)
+            if paths and all(commit.files.get(path) == before.get(path) for path in paths):
+                continue
             compared = "\nMbx-Compared: " in commit.message
             summary = commit.message.partition("\n")[0]
             found.append(PastCommit(commit.hexsha, commit.seq, compared, summary, float(int(commit.at))))
         return found[:limit]
-
-    def _name_before(self, path: str, after: dict[str, bytes], before: dict[str, bytes]) -> str:
-        gone = [old for old in before if old not in after]
-        if path in before or path not in after or not gone:
-            return path
-        alike = {old: SequenceMatcher(None, before[old], after[path]).ratio() for old in gone}
-        best = max(gone, key=lambda old: alike[old])
-        return best if alike[best] > 0.5 else path
 
     def check(self) -> list[str]:
         self._called("check")
