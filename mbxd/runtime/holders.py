@@ -22,6 +22,9 @@ from mbxd.runtime.clock import AwakeTime
 
 SWEEP_S = 30.0
 SWEEP_WITHOUT_PIDFD_S = 2.0
+"""How often a process is looked at whose death nobody tells of: every one where there are no pidfds, else those for
+which none could be had.
+"""
 SHIMS_WATCHED = 256
 """Living shims of one session that are watched, each by a descriptor; more is no honest session."""
 ALIVE = Verdict("alive", "running")
@@ -79,6 +82,8 @@ class Holders:
         self._by_process: dict[ProcessId, set[int]] = {}
         self._calls: dict[ProcessId, Calls] = {}
         """By host, worked out when asked for; dropped when a conversation comes or goes."""
+        self._unheld = trio.Event()
+        """Set while some process may have no handle, though it could have one."""
         self._connections: Counter[ProcessId] = Counter()
         self._counts = {"deaths": 0, "sweeps": 0, "opened": 0}
 
@@ -95,6 +100,8 @@ class Holders:
             self._counts["opened"] += 1
             if handle is not None:
                 self._by_handle[handle] = watched
+            elif _is_unheld(watched):
+                self._unheld.set()
         elif handle is not None and watched.handle is None and watched.verdict.status != "dead":
             watched.handle = handle
             self._by_handle[handle] = watched
@@ -287,14 +294,30 @@ class Holders:
 
     async def sweep_for_ever(self) -> None:
         """Probe everything now and then: the portable way, and a second pair of eyes where pidfds are."""
+        async with trio.open_nursery() as nursery:
+            if self._processes.has_pidfd():
+                nursery.start_soon(self._sweep_unheld)
+            while True:
+                await trio.sleep(SWEEP_S if self._processes.has_pidfd() else SWEEP_WITHOUT_PIDFD_S)
+                await self.sweep()
+
+    async def _sweep_unheld(self) -> None:
+        """Probe what has no handle. A probe gets one when it can, so this rests when all have theirs."""
         while True:
-            await trio.sleep(SWEEP_S if self._processes.has_pidfd() else SWEEP_WITHOUT_PIDFD_S)
-            await self.sweep()
+            await self._unheld.wait()
+            await trio.sleep(SWEEP_WITHOUT_PIDFD_S)
+            unheld = [watched for watched in self._watched.values() if _is_unheld(watched)]
+            if not unheld:
+                self._unheld = trio.Event()
+            await self._probe(unheld)
 
     async def sweep(self) -> None:
         """Probe every process once, a few at a time."""
         self._counts["sweeps"] += 1
-        for n, watched in enumerate(list(self._watched.values())):
+        await self._probe(list(self._watched.values()))
+
+    async def _probe(self, some: list[Watched]) -> None:
+        for n, watched in enumerate(some):
             if watched.uses:
                 self.probe(watched)
                 self.propose_gone(watched)  # again: the log may have had no room for it the first time
@@ -343,6 +366,11 @@ class Holders:
             "seats": len(self._seats),
             "connections": sum(self._connections.values()),
         }
+
+
+def _is_unheld(watched: Watched) -> bool:
+    """Whether nobody will tell of its death. Without a pid nothing but the handle it came with ever could."""
+    return watched.handle is None and watched.verdict.status != "dead" and watched.identity.pid > 0
 
 
 def shims_status(seat: Seat) -> Status:

@@ -76,6 +76,61 @@ async def test_without_pidfds_the_sweep_sees_a_death(autojump_clock: trio.abc.Cl
         assert rig.services.holders.statistics()["sweeps"] - swept in ((1, 2) if pidfd else (29, 30))
 
 
+async def test_the_sweep_sees_a_death_where_a_pidfd_could_not_be_had(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        other, _, _ = await rig.session()
+        await other.register("shop-b")
+        rig.processes.fail_open = True
+        client, host, _ = await rig.session()
+        await client.register("shop-a")
+        person = await rig.person()
+        assert await person.state("shop-a") == ("live", "held")
+        await trio.sleep(100)
+        assert await person.state("shop-a") == ("live", "held")
+        began = trio.current_time()
+        rig.machine.kill(host)
+        while (await person.state("shop-a"))[0] != "vacant":  # noqa: ASYNC110 - the moment is what is tested
+            await trio.sleep(0.1)
+        assert trio.current_time() - began <= 2.2
+        assert await person.state("shop-b") == ("live", "held")
+
+
+class Steps(trio.abc.Instrument):
+    """Counts how often tasks of this name run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.count = 0
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith(self.name)
+
+
+async def test_only_what_has_no_pidfd_is_swept_often(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as rig:
+        other, _, _ = await rig.session()
+        await other.register("shop-b")
+        steps = Steps("._sweep_unheld")
+        trio.lowlevel.add_instrument(steps)
+
+        await trio.sleep(HOUR + 1)
+        assert steps.count == 0, "nothing wakes for nothing"
+        rig.processes.fail_open = True
+        rig.services.holders.hold(rig.machine.identity(rig.machine.spawn()))
+        swept = rig.services.holders.statistics()["sweeps"]
+        before = rig.processes.statistics()["probes"]
+        await trio.sleep(21)
+        assert rig.services.holders.statistics()["sweeps"] == swept, "not of everything"
+        assert rig.processes.statistics()["probes"] == before + 10
+        rig.processes.fail_open = False
+        await trio.sleep(5)
+        assert rig.services.holders.statistics()["with_handle"] == 3
+        rested = steps.count
+        assert rested > 10
+        await trio.sleep(HOUR)
+        assert steps.count == rested, "all have a handle again"
+
+
 async def test_out_of_descriptors_is_no_death(autojump_clock: trio.abc.Clock) -> None:
     async with running(Machine(pidfd=False)) as rig:
         client, host, shim = await rig.session()
