@@ -22,7 +22,6 @@ import mbxd
 from bench import client
 
 ROOTS = os.pathsep.join(dict.fromkeys(str(Path(str(package.__file__)).parents[1]) for package in (mbxd, mbx_wire)))
-START_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,6 @@ import msgspec
 
 from mbxd.core.liveness import Policy
 
-EXAMPLE = """
-naming = "open"          # "strict" refuses descriptive agent names
-
-[liveness]
-detach_grace_s = 60      # awake seconds before others may claim a detached mailbox
-idle_after_s = 1800      # awake seconds of silence after which a conversation counts as idle
-""".strip()
-
 Seconds = Annotated[float, msgspec.Meta(ge=1, le=86_400)]
 
 

@@ -208,8 +208,3 @@ def _file_system(path: str) -> str:
         if inside and len(point) >= best and "-" in fields:
             best, kind = len(point), fields[fields.index("-") + 1]
     return kind
-
-
-def disk_is_full(error: OSError) -> bool:
-    """Whether an error means that there is no room: full disk, quota, or file size limit."""
-    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

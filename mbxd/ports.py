@@ -30,10 +30,6 @@ class VfsFile(Protocol):
         """As fdatasync(2) (F_FULLFSYNC on macOS): the data, and the size when it grew, are on the disk."""
         ...
 
-    def truncate(self, size: int) -> None:
-        """Cut or extend with zeroes."""
-        ...
-
     def size(self) -> int:
         """Current size in bytes."""
         ...

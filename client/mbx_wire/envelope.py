@@ -11,8 +11,6 @@ PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 """Versions of the socket protocol that this build speaks."""
 
-JSONRPC = "2.0"
-
 
 class Meta(msgspec.Struct, frozen=True):
     """What goes with a request beside its params.

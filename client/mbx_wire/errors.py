@@ -72,7 +72,6 @@ class RpcError:
     """A limit was reached: connections, requests in flight, or a slow reader's queue."""
 
 
-EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3

@@ -91,17 +91,6 @@ def choose_host(chain: Sequence[Process]) -> Choice:
     return _outermost(chain, len(chain) - 1)
 
 
-def choose_agent(chain: Sequence[Process]) -> int | None:
-    """Index of the nearest ancestor that is a known agent CLI, or None. For commands run beneath an agent."""
-    uid = chain[0].uid
-    for index, process in enumerate(chain[1:], start=1):
-        if process.pid <= 1 or process.uid != uid:
-            return None
-        if agent_label(process) is not None:
-            return index
-    return None
-
-
 def is_border(process: Process) -> bool:
     """Whether the walk stops below this process."""
     return program(process) in BORDERS

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-import trio
-
 from mbxd.runtime.poller import Poller
 from mbxd.store.log import Log
 
@@ -91,28 +89,3 @@ class ThreadCommitter:
         os.read(reader, 64)
         while self._results:
             done(*self._results.popleft())
-
-
-class InlineCommitter:
-    """Writes at once in the event loop: for tests on a memory file system."""
-
-    def __init__(self, log: Log) -> None:
-        """`log` is written from the loop's own thread."""
-        self._log = log
-        self._done: Done | None = None
-
-    def start(self, done: Done) -> None:
-        """Remember whom to tell."""
-        self._done = done
-
-    def submit(self, records: Sequence[bytes]) -> None:
-        """Write, then tell in the loop's next round, as the thread would."""
-        try:
-            seq, failure = self._log.append(records), None
-        except BaseException as error:  # as in ThreadCommitter
-            seq, failure = 0, error
-        if self._done is not None:
-            trio.lowlevel.current_trio_token().run_sync_soon(self._done, seq, failure)
-
-    def stop(self) -> None:
-        """Nothing to end."""

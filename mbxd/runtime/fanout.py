@@ -59,11 +59,6 @@ class Fanout:
             return
         self._tell(Notification("events.change", change), change.project)
 
-    @property
-    def listened(self) -> bool:
-        """Whether anybody subscribed."""
-        return bool(self._subscribers)
-
     def on_mail(self, to: int, sender: int, subject: str, kind: str, message: str, unread: int) -> None:
         """Tell of a message that reached a mailbox and is durable. A repeated send may be told of again."""
         if not self._subscribers:

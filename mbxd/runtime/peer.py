@@ -59,7 +59,10 @@ class HostFinding(NamedTuple):
     description: str
 
     def agent(self, watched: Callable[[ProcessId], bool]) -> ProcessId | None:
-        """As `agent_of`, from the chain that was read already."""
+        """The session that a command line acts for: the nearest ancestor that is a watched host or a known agent CLI.
+
+        None for a person's command. The search ends at pid 1 and at other users' processes.
+        """
         return next((identity for identity, known in self.reach if known or watched(identity)), None)
 
     def handles(self) -> set[int]:
@@ -107,15 +110,6 @@ def host_of(processes: Processes, peer: Peer) -> HostFinding | None:
         return HostFinding(shim, handle, shim, handle, *words)
     host = chain[choice.place].identity
     return HostFinding(host, processes.open(host), shim, handle, *words)
-
-
-def agent_of(processes: Processes, peer: Peer, watched: Callable[[ProcessId], bool]) -> ProcessId | None:
-    """The agent session that a command line acts for: the nearest ancestor that is a watched host or a known agent CLI.
-
-    None for a person's command. The search ends at pid 1 and at other users' processes. Leaves peer.pidfd alone.
-    """
-    chain = processes.ancestry(peer.pid) if peer.pid > 0 else []
-    return next((identity for identity, known in reach_of(chain) if known or watched(identity)), None)
 
 
 def reach_of(chain: Sequence[ProcessInfo]) -> tuple[tuple[ProcessId, bool], ...]:

@@ -57,10 +57,6 @@ class OsFile:
         """See `durable_sync`."""
         durable_sync(self._fd)
 
-    def truncate(self, size: int) -> None:
-        """Cut or extend with zeroes."""
-        os.ftruncate(self._fd, size)
-
     def size(self) -> int:
         """Current size in bytes."""
         return os.fstat(self._fd).st_size

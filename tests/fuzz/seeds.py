@@ -6,7 +6,6 @@ import random
 import re
 from functools import cache
 
-from mbxd import config
 from mbxd.core import events, snapshot
 from mbxd.core.evolve import replay
 from mbxd.core.state import State
@@ -19,6 +18,13 @@ from tests.store.life import DIRECTORY
 
 _PING = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[1,2.5,"x",null]},"meta":{"session":"s","epoch":1}}'
 _CALL = b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"mbx_identity","arguments":{"action":"list"}}}'
+_CONFIG = b"""
+naming = "open"          # "strict" refuses descriptive agent names
+
+[liveness]
+detach_grace_s = 60      # awake seconds before others may claim a detached mailbox
+idle_after_s = 1800
+"""
 _MODERN = (
     b'{"jsonrpc":"2.0","id":"m","method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":'
     b'"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":'
@@ -103,7 +109,7 @@ def all_targets() -> tuple[Target, ...]:
         Target("state", _snapshot_of_state(), t.state),
         Target(
             "config",
-            (config.EXAMPLE.encode(), b'naming = "strict"\n[sweep]\nolder_than_h = 24\n'),
+            (_CONFIG, b'naming = "strict"\n[sweep]\nolder_than_h = 24\n'),
             t.config_file,
         ),
         Target(

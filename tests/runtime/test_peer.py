@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from mbxd.runtime import peer as peers
-from mbxd.runtime.peer import FOREIGN, GONE, HostFinding, Peer, agent_of, host_of, read_peer
+from mbxd.runtime.peer import FOREIGN, GONE, HostFinding, Peer, host_of, read_peer
 from mbxd.runtime.processes import LocalProcesses
 from tests.support.fakeprocesses import Machine
 from tests.support.hosts import PATIENCE, PYTHON, Hosts, in_pid_namespace, is_root, wait_zombie
@@ -330,24 +330,17 @@ def test_a_peer_in_a_child_namespace_follows_the_rules_of_ours(hosts: Hosts, por
 @linux
 def test_a_command_acts_for_the_agent_above_it(hosts: Hosts, port: LocalProcesses) -> None:
     agent = hosts.start(hosts.agent(["bash", "-c", '"$@"; true', "b", *hosts.shim()], name="codex"))
-    connection = hosts.accept()
-    peer = read_and_close(connection)._replace(pidfd=None)
     identity = port.ancestry(agent.pid)[0].identity
-    assert agent_of(port, peer, lambda _: False) == identity
-    assert find(port, connection).agent(lambda _: False) == identity
+    assert find(port, hosts.accept()).agent(lambda _: False) == identity
 
 
 @linux
 def test_a_command_acts_for_a_watched_host_and_else_for_nobody(hosts: Hosts, port: LocalProcesses) -> None:
     agent = hosts.start(hosts.agent(["bash", "-c", '"$@"; true', "b", *hosts.shim()], name="unheard-of"))
-    connection = hosts.accept()
-    peer = read_and_close(connection)._replace(pidfd=None)
+    finding = find(port, hosts.accept())
     identity = port.ancestry(agent.pid)[0].identity
-    assert agent_of(port, peer, lambda process: process == identity) == identity
-    assert find(port, connection).agent(lambda process: process == identity) == identity
-    assert agent_of(port, peer, lambda process: process == port.ancestry(peer.pid)[0].identity) is None
-    assert agent_of(port, peer._replace(pid=FOREIGN), lambda _: True) is None
-    assert agent_of(port, peer._replace(pid=GONE), lambda _: True) is None
+    assert finding.agent(lambda process: process == identity) == identity
+    assert finding.agent(lambda process: process == finding.shim) is None
 
 
 # Scripted: what can't be staged
@@ -378,11 +371,32 @@ def test_a_foreign_peer_without_pidfd_is_unknown_and_never_two_of_a_kind() -> No
     port = machine.processes()
     strangers = [host_of(port, machine.connect(machine.spawn(foreign=True))) for _ in range(2)]
     assert all(finding is not None for finding in strangers)
+    assert all(finding is not None and finding.agent(lambda _: True) is None for finding in strangers)
     hosts = {finding.host for finding in strangers if finding is not None}
     assert len(hosts) == 2
     for host in hosts:
         assert host.inode < 0
         assert port.probe(host, None) == ("unknown", "unverifiable")
+
+
+@pytest.mark.parametrize(
+    ("above", "place"),
+    [
+        (["codex", "tmux: server", "bash"], 0),
+        (["codex", "claude", "bash -c x"], 1),
+        (["sshd: me", "bash"], None),
+        (["codex", "another user's", "bash"], None),
+    ],
+)
+def test_a_command_acts_for_the_nearest_agent_of_its_user(above: list[str], place: int | None) -> None:
+    machine = Machine()
+    pids = [1]
+    for line in above:
+        uid = 1001 if line == "another user's" else 1000
+        pids.append(machine.spawn(ppid=pids[-1], argv=tuple(line.split()), uid=uid))
+    finding = host_of(machine.processes(), machine.connect(machine.spawn(ppid=pids[-1], argv=("mbxctl",))))
+    assert finding is not None
+    assert finding.agent(lambda _: False) == (None if place is None else machine.identity(pids[1 + place]))
 
 
 def test_a_pid_reused_between_connect_and_the_walk_is_not_the_peer() -> None:

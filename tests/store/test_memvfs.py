@@ -34,6 +34,18 @@ def test_unsynced_data_is_lost_torn_or_there() -> None:
     assert any(not whole.startswith(data) for data in seen), "a later block without an earlier one"
 
 
+def test_a_truncation_cuts_and_extends_with_zeroes_once_it_is_synced() -> None:
+    vfs = written(b"abcdef", b"")
+    file = vfs.open("/state/a")
+    file.truncate(2)
+    file.truncate(5)
+    assert file.pread(10, 0) == b"ab\0\0\0"
+    seen = {vfs.after_power_cut(seed).contents("/state/a") for seed in range(60)}
+    assert seen == {b"abcdef", b"ab", b"ab\0\0\0", b"abcde"}
+    file.sync_data()
+    assert vfs.after_power_cut(1, "nothing").contents("/state/a") == b"ab\0\0\0"
+
+
 def test_names_need_a_directory_sync() -> None:
     seen = set()
     for seed in range(60):

@@ -82,16 +82,6 @@ def test_closed_files_refuse(place: tuple[Vfs, str]) -> None:
     assert caught.value.errno == errno.EBADF
 
 
-def test_truncate_cuts_and_extends_with_zeroes(place: tuple[Vfs, str]) -> None:
-    vfs, root = place
-    file = vfs.open(f"{root}/a", create=True)
-    file.pwrite(b"abcdef", 0)
-    file.truncate(2)
-    file.truncate(5)
-    assert file.pread(10, 0) == b"ab\0\0\0"
-    file.close()
-
-
 def test_rename_replaces_and_open_files_follow(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     one = vfs.open(f"{root}/one", create=True)

@@ -7,7 +7,7 @@ live in other pid namespaces; it can reboot. `FakeProcesses` is one daemon's vie
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import trio
 
@@ -35,7 +35,6 @@ class Entry:
     reaped: bool = False
     hidden: bool = False
     foreign: bool = False
-    thread: bool = False
 
     @property
     def dead(self) -> bool:
@@ -136,11 +135,6 @@ class Machine:
         self.kill(pid)
         return self.spawn(pid=pid, ticks=ticks, ppid=ppid, uid=uid, argv=("/usr/bin/other",))
 
-    def reuse_as_thread(self, pid: int) -> None:
-        """Kill, and give the number to a thread of another process, at the same tick."""
-        self.reuse(pid, same_tick=True)
-        self.table[pid].thread = True
-
     def hide(self, pid: int, *, hidden: bool = True) -> None:
         """Make a process unreadable (EPERM, hidepid), or readable again. A held pidfd still tells."""
         self.table[pid].hidden = hidden
@@ -220,7 +214,7 @@ class FakeProcesses:
 
     def open(self, identity: ProcessId) -> int | None:
         entry = self._visible(identity.pid) if identity.pid > 0 else None
-        if not self._can_open() or entry is None or entry.thread:
+        if not self._can_open() or entry is None:
             return None
         seen = self._evidence(identity, entry)
         if judge(identity, seen).status != "alive":
@@ -298,7 +292,7 @@ class FakeProcesses:
         seen = Evidence(boot=self.machine.boot, ns=self.machine.namespace)
         if entry is None:
             return seen._replace(exists=False)
-        can_open = self._can_open() and not entry.thread
+        can_open = self._can_open()
         if entry.hidden and not can_open:
             return seen
         ended: bool | None = entry.dead
@@ -321,13 +315,7 @@ def replace_evidence(seen: Evidence, entry: Entry, *, inode: bool, ended: bool |
     """Evidence of an existing process as far as it can be read."""
     return seen._replace(
         exists=True,
-        thread=entry.thread,
         ticks=0 if entry.hidden else entry.ticks,
         inode=entry.serial if inode else 0,
         ended=ended,
     )
-
-
-def copy_entry(entry: Entry) -> Entry:
-    """A snapshot, for tests that compare before and after."""
-    return replace(entry)

@@ -24,8 +24,6 @@ from mbxd import __main__ as program
 from mbxd.server import listener, transport
 from mbxd.store import log, vfs
 
-_KILLS = ("before_append", "half_written", "after_write", "after_fsync", "before_reply")
-
 
 class Plan:
     """What shall go wrong, and how often the point was passed."""

@@ -317,6 +317,7 @@ class MemFile:
         self._inode.sync()
 
     def truncate(self, size: int) -> None:
+        """Cut or extend with zeroes, as SQLite does and the store doesn't."""
         self._check(writing=True)
         _raise(self._vfs._enter("truncate"), "truncate")
         self._inode.change(Write(0, b"", size))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from mbx_wire.hostrule import (
     Process,
     agent_label,
-    choose_agent,
     choose_host,
     is_border,
     is_wrapper,
@@ -20,7 +19,6 @@ from mbx_wire.hostrule import (
 )
 
 ME = 1000
-EXES = {"python": "/usr/bin/python3.11", "node": "/usr/bin/node"}
 
 
 def process(line: str, *, pid: int = 100, uid: int = ME, exe: str = "") -> Process:
@@ -95,7 +93,6 @@ def test_another_users_process_ends_the_walk() -> None:
     found = chain("sh -c mbx-mcp", "claude")
     found[2].uid = ME + 1
     assert choose_host(found).place == 1
-    assert choose_agent(found) is None
 
 
 def test_a_parent_with_pid_1_in_a_container_is_no_host_and_no_death() -> None:
@@ -141,12 +138,6 @@ def test_labels_are_printable_and_short() -> None:
     assert label(Process(4, ME, ("\udcff\udcfe",), "")) == "??"
     assert label(Process(4, ME, (), "/opt/Agent Shell")) == "agent-shell"
     assert label(Process(4, ME, (), " ")) == "unknown"
-
-
-def test_the_nearest_agent_is_found_through_shells() -> None:
-    assert choose_agent(chain("bash", "tmux: server", "codex")) == 3
-    assert choose_agent(chain("bash -c x", "claude", "codex")) == 2
-    assert choose_agent(chain("bash", "sshd: me")) is None
 
 
 words = st.text(st.sampled_from("/: -\n()\x1b\udcffacmosx.é") | st.characters(), max_size=12)
