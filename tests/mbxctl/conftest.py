@@ -6,12 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.mbxctl.stub import Answer, StubDaemon
+from tests.mbxctl.stub import Answer, TableDaemon
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,15 +73,12 @@ def place() -> Iterator[Place]:
 
 
 @pytest.fixture
-def serve(place: Place) -> Iterator[Callable[..., StubDaemon]]:
+def serve(place: Place) -> Iterator[Callable[..., TableDaemon]]:
     """Start the stub daemon with answers by method (dots written as __)."""
-    started: list[StubDaemon] = []
+    with ExitStack() as started:
 
-    def start(**answers: Answer) -> StubDaemon:
-        table = {method.replace("__", "."): answer for method, answer in answers.items()}
-        started.append(StubDaemon(place.state, place.socket, table))
-        return started[-1]
+        def start(**answers: Answer) -> TableDaemon:
+            table = {method.replace("__", "."): answer for method, answer in answers.items()}
+            return started.enter_context(TableDaemon(place.state, place.socket, table))
 
-    yield start
-    for stub in started:
-        stub.close()
+        yield start

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.mbxctl.conftest import Place
-from tests.mbxctl.stub import HOLDER, NOW, StubDaemon, listing, refusal, row
+from tests.mbxctl.stub import HOLDER, TableDaemon, listing, refusal, row
+from tests.support.stub_daemon import NOW
 
-Serve = Callable[..., StubDaemon]
+Serve = Callable[..., TableDaemon]
 
 LIVE = row(state="live", reason="held", holder=HOLDER, claimable=False, claim_error="IDENTITY_IN_USE", unread=3)
 GRANT = {
@@ -39,7 +40,7 @@ def test_list_shows_one_aligned_row_an_identity(place: Place, serve: Serve) -> N
         f"GreenCastle   vacant  -        -        -                 0       {NOW}",
     ]
     assert "2 identities in project shop, 1 vacant" in result.err
-    assert stub.requests[-1] == ("identity.list", {})
+    assert stub.calls[-1] == ("identity.list", {})
     assert stub.hello["client"]["name"] == "mbxctl"
     assert stub.hello["project"] == {"key": "shop", "slug": "shop"}
 
@@ -52,7 +53,7 @@ def test_an_address_is_shown_where_the_name_is_not_enough(place: Place, serve: S
 def test_list_in_home_means_all(place: Place, serve: Serve) -> None:
     stub = serve(identity__list=listing(row(), project=None))
     result = place.run("list", cwd=place.home)
-    assert stub.requests[-1] == ("identity.list", {"all": True})
+    assert stub.calls[-1] == ("identity.list", {"all": True})
     assert "no project here: showing the whole host" in result.err
 
 
@@ -60,7 +61,7 @@ def test_list_in_home_means_all(place: Place, serve: Serve) -> None:
 def test_list_all(place: Place, serve: Serve, args: tuple[str, ...]) -> None:
     stub = serve(identity__list=listing(row()))
     assert place.run(*args).code == 0
-    assert stub.requests[-1] == ("identity.list", {"all": True})
+    assert stub.calls[-1] == ("identity.list", {"all": True})
 
 
 def test_an_empty_list_says_what_to_do(place: Place, serve: Serve) -> None:
@@ -97,7 +98,7 @@ def test_show(place: Place, serve: Serve) -> None:
     assert "claimable:    no (IDENTITY_IN_USE)" in result.out
     assert "aliases:      old-name" in result.out
     assert "warning: careful" in result.err
-    assert stub.requests[-1] == ("identity.show", {"name": "shop-backend"})
+    assert stub.calls[-1] == ("identity.show", {"name": "shop-backend"})
 
 
 WHY = {
@@ -158,7 +159,7 @@ def test_log(place: Place, serve: Serve) -> None:
     result = place.run("log", "a", "--limit", "1")
     assert result.out.splitlines()[1].split() == ["9", NOW, "lost", "a", "2", "-", "12", "holder-exited"]
     assert "older entries" in result.err
-    assert stub.requests[-1] == ("admin.log", {"name": "a", "limit": 1})
+    assert stub.calls[-1] == ("admin.log", {"name": "a", "limit": 1})
 
 
 def test_stats(place: Place, serve: Serve) -> None:
@@ -169,12 +170,12 @@ def test_stats(place: Place, serve: Serve) -> None:
 def test_claim_sends_only_what_was_given(place: Place, serve: Serve) -> None:
     stub = serve(identity__claim=GRANT)
     result = place.run("claim")
-    assert stub.requests[-1] == ("identity.claim", {})
+    assert stub.calls[-1] == ("identity.claim", {})
     assert result.out == "claimed shop-backend (backend) in shop, epoch 7, 3 unread\n"
     assert "held before by codex" in result.err
     assert "warning: shop-backend belongs to project other" in result.err
     place.run("claim", "x-y", "--role", "r", "--description", "d")
-    assert stub.requests[-1] == ("identity.claim", {"name": "x-y", "role": "r", "description": "d"})
+    assert stub.calls[-1] == ("identity.claim", {"name": "x-y", "role": "r", "description": "d"})
 
 
 def test_a_person_registers_a_vacant_mailbox(place: Place, serve: Serve) -> None:
@@ -190,7 +191,7 @@ def test_a_person_registers_a_vacant_mailbox(place: Place, serve: Serve) -> None
     result = place.run("register", "shop-backend", "--role", "backend")
     assert result.out.startswith("registered shop-backend (backend) in shop")
     assert "it is vacant" in result.err
-    assert stub.requests[-1] == ("identity.register", {"name": "shop-backend", "role": "backend"})
+    assert stub.calls[-1] == ("identity.register", {"name": "shop-backend", "role": "backend"})
 
 
 def test_release(place: Place, serve: Serve) -> None:
@@ -209,7 +210,7 @@ def test_free_needs_a_yes_where_nobody_can_be_asked(place: Place, serve: Serve) 
     assert "admin.free" not in stub.methods()
     done = place.run("free", "shop-backend", "--reason", "stuck", "--yes")
     assert (done.code, done.out) == (0, "freed shop-backend (backend) in shop, vacant, epoch 8\n")
-    assert stub.requests[-1] == ("admin.free", {"name": "shop-backend", "reason": "stuck"})
+    assert stub.calls[-1] == ("admin.free", {"name": "shop-backend", "reason": "stuck"})
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_levers(
     result = place.run(*args)
     assert result.code == 0
     assert result.out.startswith(words)
-    assert stub.requests[-1] == (method, params)
+    assert stub.calls[-1] == (method, params)
 
 
 COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
@@ -331,12 +332,12 @@ def test_watch_streams_changes_one_a_line(place: Place, serve: Serve) -> None:
     assert plain.out.splitlines() == [f"{NOW}  shop-backend in shop claimed by codex: live, epoch 3"] * 2
     assert plain.code == 1
     assert "STREAM_ENDED" in plain.err
-    assert stub.requests[-1] == ("events.subscribe", {})
+    assert stub.calls[-1] == ("events.subscribe", {})
     as_json = place.run("watch", "--json")
     *changes, error = [json.loads(line) for line in as_json.out.splitlines()]
     assert changes == [change] * 2
     assert error["error"]["code"] == "STREAM_ENDED"
-    assert stub.requests[-1] == ("events.subscribe", {"project": "shop"})
+    assert stub.calls[-1] == ("events.subscribe", {"project": "shop"})
 
 
 def test_watch_says_when_it_was_cut_off(place: Place, serve: Serve) -> None:

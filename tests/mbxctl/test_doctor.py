@@ -12,10 +12,10 @@ import pytest
 
 from mbxctl import checks_place
 from tests.mbxctl.conftest import Place
-from tests.mbxctl.stub import StubDaemon
+from tests.mbxctl.stub import TableDaemon
 from tests.mbxctl.test_lifecycle import STATUS
 
-Serve = Callable[..., StubDaemon]
+Serve = Callable[..., TableDaemon]
 
 
 def findings(place: Place) -> dict[str, tuple[str, str]]:

@@ -15,9 +15,10 @@ import pytest
 from mbx_client import paths
 from mbxctl import lockfile
 from tests.mbxctl.conftest import Place
-from tests.mbxctl.stub import NOW, StubDaemon
+from tests.mbxctl.stub import TableDaemon
+from tests.support.stub_daemon import NOW
 
-Serve = Callable[..., StubDaemon]
+Serve = Callable[..., TableDaemon]
 
 STATUS: dict[str, Any] = {
     "version": "0.0.9",

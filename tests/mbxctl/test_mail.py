@@ -18,10 +18,11 @@ from mbx_wire import mail
 from mbxctl import calls, letters, sending
 from mbxctl.render import neutralise
 from tests.mbxctl.conftest import Place, Result
-from tests.mbxctl.stub import NOW, StubDaemon, listing, refusal, row
+from tests.mbxctl.stub import TableDaemon, listing, refusal, row
 from tests.mbxctl.test_manners import on_terminal
+from tests.support.stub_daemon import NOW
 
-Serve = Callable[..., StubDaemon]
+Serve = Callable[..., TableDaemon]
 
 ID = "01K0000000000000000000AAAA"
 EVIL = "x\x1b[2J\x07\r\x85\u2028\u202e\ud83d y"
@@ -114,15 +115,15 @@ def test_inbox_is_the_callers_own(place: Place, serve: Serve) -> None:
     assert lines[1].split() == [ID, NOW, "shop-frontend", "unread", "message", "Deploy"]
     assert "unread, wants a reply" in lines[2]
     assert "--before c1" in result.err
-    assert stub.requests[-1] == ("mail.inbox", {"all": False, "limit": 5})
+    assert stub.calls[-1] == ("mail.inbox", {"all": False, "limit": 5})
 
 
 def test_inbox_looks_into_others(place: Place, serve: Serve) -> None:
     stub = serve(mail__peek=messages())
     assert place.run("inbox", "--as", "shop-api", "--all", "--before", "c").code == 0
-    assert stub.requests[-1] == ("mail.peek", {"name": "shop-api", "all": True, "limit": 30, "before": "c"})
+    assert stub.calls[-1] == ("mail.peek", {"name": "shop-api", "all": True, "limit": 30, "before": "c"})
     assert place.run("inbox", "--owner").code == 0
-    assert stub.requests[-1] == ("mail.peek", {"name": "owner", "all": False, "limit": 30})
+    assert stub.calls[-1] == ("mail.peek", {"name": "owner", "all": False, "limit": 30})
     assert place.run("inbox", "--owner", "--as", "x", "--json").code == 2
 
 
@@ -141,7 +142,7 @@ def test_read_puts_the_parts_together_and_fences_them(place: Place, serve: Serve
 
     stub = serve(mail__read=read)
     result = place.run("read", ID[:8])
-    assert [params for method, params in stub.requests if method == "mail.read"] == [
+    assert [params for method, params in stub.calls if method == "mail.read"] == [
         {"ids": [ID[:8]]},
         {"ids": [ID[:8]], "offset": 6},
     ]
@@ -160,7 +161,7 @@ def test_read_puts_the_parts_together_and_fences_them(place: Place, serve: Serve
 def test_read_as_somebody_looks(place: Place, serve: Serve) -> None:
     stub = serve(mail__peek=messages(header(body="b")))
     assert place.run("read", ID, "--as", "shop-api").code == 0
-    assert stub.requests[-1] == ("mail.peek", {"name": "shop-api", "id": ID})
+    assert stub.calls[-1] == ("mail.peek", {"name": "shop-api", "id": ID})
 
 
 def test_a_body_can_not_end_its_fence() -> None:
@@ -233,15 +234,15 @@ def test_sent_shows_what_became_of_it(place: Place, serve: Serve) -> None:
     to = {"name": "shop-api", "state": "acked", "since": NOW, "detail": None, "note": "done"}
     stub = serve(mail__sent=messages(header(recipients=[to])))
     assert "shop-api (acked: done)" in place.run("sent", "--limit", "3", "--before", "c").out
-    assert stub.requests[-1] == ("mail.sent", {"limit": 3, "before": "c"})
+    assert stub.calls[-1] == ("mail.sent", {"limit": 3, "before": "c"})
 
 
 def test_thread_and_search(place: Place, serve: Serve) -> None:
     stub = serve(mail__thread=messages(header(), header(body="b", truncated=True)), mail__search=messages(header()))
     assert "end of this part" in place.run("thread", ID).out
-    assert stub.requests[-1] == ("mail.thread", {"id": ID, "limit": 30})
+    assert stub.calls[-1] == ("mail.thread", {"id": ID, "limit": 30})
     assert "Deploy" in place.run("search", "deploy", "--in", "sent").out
-    assert stub.requests[-1] == ("mail.search", {"query": "deploy", "limit": 30, "in": "sent"})
+    assert stub.calls[-1] == ("mail.search", {"query": "deploy", "limit": 30, "in": "sent"})
 
 
 # -- acting -------------------------------------------------------------------------------------------------
@@ -256,7 +257,7 @@ def test_send_takes_the_body_from_wherever_it_is(place: Place, serve: Serve) -> 
     assert place.run(*head, "--body-file", str(file)).code == 0
     assert with_input(place, "größe\n".encode(), *head).code == 0
     assert with_input(place, b"dash", *head, "--body-file", "-").code == 0
-    asked = [params for method, params in stub.requests if method == "mail.send"]
+    asked = [params for method, params in stub.calls if method == "mail.send"]
     assert [each["body"] for each in asked] == ["given", "from a file", "größe\n", "dash"]
     assert asked[0] == {
         "to": ["shop-api", "role:web"],
@@ -296,7 +297,7 @@ def test_the_longest_body_is_the_daemons() -> None:
 def test_reply(place: Place, serve: Serve) -> None:
     stub = serve(mail__reply=sent(duplicate=True))
     assert "before under this key" in place.run("reply", ID, "--body", "b", "--all", "--kind", "decision").out
-    assert stub.requests[-1] == ("mail.reply", {"id": ID, "body": "b", "kind": "decision", "all": True})
+    assert stub.calls[-1] == ("mail.reply", {"id": ID, "body": "b", "kind": "decision", "all": True})
 
 
 def test_ack_tells_each_result_apart(place: Place, serve: Serve) -> None:
@@ -305,7 +306,7 @@ def test_ack_tells_each_result_apart(place: Place, serve: Serve) -> None:
     result = place.run("ack", ID, "nope", "--note", "done")
     assert (result.code, result.out) == (3, f"acked {ID}\n")
     assert "error: nope: UNKNOWN_MESSAGE" in result.err
-    assert stub.requests[-1] == ("mail.ack", {"ids": [ID, "nope"], "note": "done"})
+    assert stub.calls[-1] == ("mail.ack", {"ids": [ID, "nope"], "note": "done"})
     assert place.run("ack", ID, "--json").code == 3
 
 
@@ -350,7 +351,7 @@ def test_mail_file_commands(place: Place, serve: Serve) -> None:
     assert "\x1b" not in checked.out
     assert place.run("mail", "check", "--json").code == 1
     assert place.run("mail", "prune", "--older-than", "90d", "--dry-run").out.endswith("would go\n")
-    assert stub.requests[-1] == ("mail.prune", {"older_than_s": 7776000.0, "dry_run": True})
+    assert stub.calls[-1] == ("mail.prune", {"older_than_s": 7776000.0, "dry_run": True})
     assert place.run("mail", "prune", "--older-than", "soon", "--json").code == 2
     assert place.run("mail").code == 2
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.mbxctl.conftest import Place
-from tests.mbxctl.stub import HOLDER, StubDaemon, listing, row
+from tests.mbxctl.stub import HOLDER, TableDaemon, listing, row
 
-Serve = Callable[..., StubDaemon]
+Serve = Callable[..., TableDaemon]
 
 LOOKING = [
     ("list",),
@@ -260,7 +260,7 @@ def test_a_working_directory_that_has_gone(place: Place, serve: Serve) -> None:
         check=False,
     )
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
-    assert stub.requests[-1] == ("identity.list", {"all": True})
+    assert stub.calls[-1] == ("identity.list", {"all": True})
 
 
 def test_an_unresponsive_daemon_is_not_started_again(place: Place) -> None:

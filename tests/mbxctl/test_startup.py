@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.mbxctl.conftest import Place
-from tests.mbxctl.stub import StubDaemon, listing, row
+from tests.mbxctl.stub import TableDaemon, listing, row
 
-Serve = Callable[..., StubDaemon]
+Serve = Callable[..., TableDaemon]
 
 HEAVY = {
     "click",

@@ -19,6 +19,8 @@ from typing import Any, Self
 from mbx_wire.framing import LineReader, Oversized
 
 Message = dict[str, Any]
+NOW = "2026-01-02T03:04:05.678Z"
+"""When it started, and all else that has a time in its answers."""
 LIMIT = 20.0
 """Seconds after which a wait of a test has failed."""
 
@@ -62,6 +64,7 @@ class StubDaemon:
         self.path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.path))
+        self.path.chmod(0o600)
         self._listener.listen(64)
         self._spawn(self._accept, self._listener)
 
@@ -100,7 +103,7 @@ class StubDaemon:
         lock = os.stat(self.lock_of / "mbxd.lock")
         return {
             "protocol": 1,
-            "server": {"version": "0.1.0", "pid": os.getpid(), "started_at": "2026-01-01T00:00:00.000Z"},
+            "server": {"version": "0.1.0", "pid": os.getpid(), "started_at": NOW},
             "lock": {"path": str(self.lock_of / "mbxd.lock"), "device": lock.st_dev, "inode": lock.st_ino},
         }
 
@@ -136,7 +139,10 @@ class StubDaemon:
                         self._changed.notify_all()
                     reply = self._reply(request, instance)
                     if reply:
-                        connection.sendall(json.dumps(reply, ensure_ascii=False).encode() + b"\n")
+                        # Real characters; a lone surrogate becomes the escape that JSON has for it.
+                        text = json.dumps(reply, ensure_ascii=False)
+                        connection.sendall(text.encode(errors="backslashreplace") + b"\n")
+                        self._replied(request, connection)
         self._connections.discard(connection)
 
     def _reply(self, request: Message, instance: str) -> Message | None:
@@ -156,6 +162,9 @@ class StubDaemon:
             self.before_reply(request)
             return reply(request, self._results[key])
         return failure(request, -32601, "Method not found")
+
+    def _replied(self, request: Message, connection: socket.socket) -> None:
+        """For others to say more."""
 
 
 def reply(request: Message, result: Any) -> Message:
