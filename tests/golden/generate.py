@@ -28,9 +28,8 @@ from mbxd.mail.store import MailStore
 from mbxd.ports import ProcessId
 from mbxd.runtime import replaying
 from mbxd.runtime.repo import GitRepo
-from mbxd.store.log import Log
-from mbxd.store.vfs import OsVfs
 from tests.golden import readable
+from tests.store.life import on_disk
 
 GOLDEN = Path(__file__).parent
 AT = 1_769_860_800.0
@@ -125,7 +124,7 @@ def state_at(seq: int) -> State:
 
 
 def make_registry(directory: Path) -> dict[str, Any]:
-    log = Log.open(OsVfs(), str(directory), entropy=random.Random(1).randbytes, segment_size=1024, retain=1 << 20).log
+    log = on_disk(directory).log
     at, sizes = 0, random.Random(2)
     while at < len(HISTORY):
         stop = min(len(HISTORY), at + sizes.choice((1, 1, 2, 3)), *[one for one in SNAPSHOTS if one > at])

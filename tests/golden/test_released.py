@@ -6,7 +6,6 @@ import io
 import json
 import lzma
 import os
-import random
 import shutil
 import sqlite3
 import tarfile
@@ -29,10 +28,10 @@ from mbxd.mail import commands as c
 from mbxd.mail.store import MailStore
 from mbxd.ports import NewCommit
 from mbxd.runtime.repo import GitRepo
-from mbxd.store.log import Log, Recovery
-from mbxd.store.vfs import OsVfs
+from mbxd.store.log import Recovery
 from tests.golden import generate, readable
 from tests.mail.support import Mail
+from tests.store.life import on_disk
 
 GOLDEN = Path(__file__).parent
 RELEASES = sorted(path.parent for path in GOLDEN.glob("*/registry.json"))
@@ -45,10 +44,6 @@ def meaning(release: Path, what: str) -> Any:
 
 
 # -- the registry ---------------------------------------------------------------------------------------------------
-
-
-def opened(directory: Path) -> Recovery:
-    return Log.open(OsVfs(), str(directory), entropy=random.Random(1).randbytes, segment_size=1024, retain=1 << 20)
 
 
 def copied(release: Path, place: Path, *, snapshots: int) -> Path:
@@ -69,7 +64,7 @@ def recovered(recovery: Recovery) -> State:
 @pytest.mark.parametrize("snapshots", [0, 1, 2])
 def test_a_registry_means_what_it_meant(release: Path, snapshots: int, tmp_path: Path) -> None:
     """From the log alone, and from each snapshot with what came behind it."""
-    recovery = opened(copied(release, tmp_path, snapshots=snapshots))
+    recovery = on_disk(copied(release, tmp_path, snapshots=snapshots))
     assert (recovery.snapshot is None, recovery.notes) == (snapshots == 0, [])
     now = readable.registry(recovered(recovery))
     recovery.log.close()
@@ -79,18 +74,18 @@ def test_a_registry_means_what_it_meant(release: Path, snapshots: int, tmp_path:
 @release
 def test_a_registry_goes_on(release: Path, tmp_path: Path) -> None:
     directory = copied(release, tmp_path, snapshots=2)
-    log = opened(directory).log
+    log = on_disk(directory).log
     before = log.durable_seq
     log.append([ev.encode(ev.RoleSet(1, "frontend", 2e9))])
     log.close()
-    recovery = opened(directory)
+    recovery = on_disk(directory)
     state = recovered(recovery)
     recovery.log.close()
     assert (recovery.log.durable_seq, state.identities[1].role) == (before + 1, "frontend")
-    log = opened(directory).log
+    log = on_disk(directory).log
     log.write_snapshot(before + 1, list(snapshot.encode(snapshot.freeze(state, {}))))
     log.close()
-    again = opened(directory)
+    again = on_disk(directory)
     assert again.snapshot_seq == before + 1
     assert readable.registry(recovered(again)) == readable.registry(state)
     again.log.close()
@@ -100,7 +95,7 @@ def test_some_release_holds_every_kind_of_event_and_chunk(tmp_path: Path) -> Non
     """Fails for a new kind: make a new folder with `generate.py`, and keep the old ones."""
     held: set[str] = set()
     for path in RELEASES:
-        recovery = opened(copied(path, tmp_path, snapshots=0))
+        recovery = on_disk(copied(path, tmp_path, snapshots=0))
         held |= {type(ev.decode(record)).__name__ for _, record in recovery.records}
         recovery.log.close()
     assert held == readable.kinds(ev.Event)
@@ -108,7 +103,7 @@ def test_some_release_holds_every_kind_of_event_and_chunk(tmp_path: Path) -> Non
     frozen: set[str] = set()
     for path in RELEASES:
         for snapshots in (1, 2):
-            recovery = opened(copied(path, tmp_path, snapshots=snapshots))
+            recovery = on_disk(copied(path, tmp_path, snapshots=snapshots))
             frozen |= {type(decode(chunk)).__name__ for chunk in recovery.snapshot or ()}
             recovery.log.close()
     assert frozen == readable.kinds(snapshot.Chunk)
@@ -247,7 +242,7 @@ def test_the_generator_makes_what_its_readers_read(tmp_path: Path) -> None:
     """So that the next release's folder is good when it is needed."""
     folder = tmp_path / "next"
     generate.make(folder)
-    recovery = opened(copied(folder, tmp_path, snapshots=2))
+    recovery = on_disk(copied(folder, tmp_path, snapshots=2))
     assert readable.registry(recovered(recovery)) == meaning(folder, "registry")
     recovery.log.close()
     mail = Mail(unpacked(folder, tmp_path))

@@ -13,40 +13,15 @@ from mcp_types.methods import validate_server_result
 
 from mbx_mcp import shapes
 from mbx_mcp.eras import MAX_OPEN, Eras, load_tools
+from tests.mbx_mcp.spoken import MODERN, VERSIONS, one, opened, say, take
 from tests.support.generate_tools import TARGET, content
 from tests.support.shim_process import ENVELOPE, call, initialize, modern, request
 
-MODERN = "2026-07-28"
-VERSIONS = [*shapes.LEGACY, MODERN]
 RESULT = {
     "content": [{"type": "text", "text": '{"a":1}'}],
     "structuredContent": {"a": 1},
     "isError": False,
 }
-
-
-def take(eras: Eras) -> list[Any]:
-    lines = [json.loads(line) for line in eras.out]
-    eras.out.clear()
-    return lines
-
-
-def say(eras: Eras, *messages: Any) -> list[Any]:
-    for message in messages:
-        eras.receive(message if isinstance(message, bytes) else json.dumps(message).encode())
-    return take(eras)
-
-
-def one(eras: Eras, message: Any) -> Any:
-    (answer,) = say(eras, message)
-    return answer
-
-
-def opened(version: str) -> Eras:
-    eras = Eras(load_tools)
-    if version != MODERN:
-        assert one(eras, initialize(version))["result"]["protocolVersion"] == version
-    return eras
 
 
 def asked(version: str, method: str, params: dict[str, Any] | None = None, request_id: int | str = 1) -> Any:

@@ -13,36 +13,11 @@ from mbx_mcp.bridge import LOOK_WAIT, PROGRESS_EVERY, Bridge
 from mbx_mcp.eras import Call, Eras, load_tools
 from mbx_mcp.resources import IDENTITIES, INBOX
 from mbx_mcp.updates import KEPT_MAX, PACE, Updates
+from tests.mbx_mcp.spoken import MODERN, VERSIONS, one, opened, say, take
 from tests.support.shim_process import ENVELOPE, initialize, modern, request
 
-MODERN = "2026-07-28"
-VERSIONS = [*shapes.LEGACY, MODERN]
 URIS = [INBOX, IDENTITIES]
 HELLO = {"protocol": 1, "server": {"pid": 77}, "lock": {}}
-
-
-def take(eras: Eras) -> list[Any]:
-    lines = [json.loads(line) for line in eras.out]
-    eras.out.clear()
-    return lines
-
-
-def say(eras: Eras, *messages: Any) -> list[Any]:
-    for message in messages:
-        eras.receive(json.dumps(message).encode())
-    return take(eras)
-
-
-def one(eras: Eras, message: Any) -> Any:
-    (answer,) = say(eras, message)
-    return answer
-
-
-def opened(version: str) -> Eras:
-    eras = Eras(load_tools)
-    if version != MODERN:
-        one(eras, initialize(version))
-    return eras
 
 
 def asked(version: str, method: str, params: dict[str, Any] | None = None, request_id: int | str = 1) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 from mbxd.ports import Vfs
 from mbxd.store.log import Log, Recovery
+from mbxd.store.vfs import OsVfs
 
 DIRECTORY = "/state/registry"
 SEGMENT = 512
@@ -18,6 +20,11 @@ def entropy(seed: int = 1) -> Callable[[int], bytes]:
 
 def open_log(vfs: Vfs, *, segment: int = SEGMENT, retain: int = 1024, seed: int = 1) -> Recovery:
     return Log.open(vfs, DIRECTORY, entropy=entropy(seed), segment_size=segment, retain=retain)
+
+
+def on_disk(directory: Path) -> Recovery:
+    """A log in small segments on the real file system. The same acts give the same bytes."""
+    return Log.open(OsVfs(), str(directory), entropy=entropy(), segment_size=1024, retain=1 << 20)
 
 
 def fold(recovery: Recovery) -> list[bytes]:

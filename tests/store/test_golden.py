@@ -6,29 +6,22 @@ After a change of the format, make a new folder beside the old ones and keep tho
 
 from __future__ import annotations
 
-import random
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from mbxd.store.log import Log, Recovery
-from mbxd.store.vfs import OsVfs
-from tests.store.life import fold
+from tests.store.life import fold, on_disk
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir() if (path / "log").is_dir())
 STATE = [f"record {number} \u2028 {'x' * (number % 7)}".encode() for number in range(1, 31)]
 
 
-def opened(directory: Path) -> Recovery:
-    return Log.open(OsVfs(), str(directory), entropy=random.Random(1).randbytes, segment_size=1024, retain=1 << 20)
-
-
 def write(directory: Path) -> None:
     """Two segments, batches of one to four records, two snapshots, in fixed bytes."""
-    log = opened(directory).log
+    log = on_disk(directory).log
     at = 0
     for size in (1, 4, 2, 3, 1, 1, 4, 4, 2, 3, 1, 4):
         log.append(STATE[at : at + size])
@@ -44,20 +37,20 @@ def write(directory: Path) -> None:
 def test_every_format_version_opens_and_goes_on(version: str, tmp_path: Path) -> None:
     directory = tmp_path / "registry"
     shutil.copytree(GOLDEN / version / "log", directory)
-    recovery = opened(directory)
+    recovery = on_disk(directory)
     assert (recovery.snapshot_seq, recovery.notes) == (20, [])
     assert fold(recovery) == STATE
     assert [record for _, record in recovery.log.history()] == STATE[::-1]
     recovery.log.append([b"appended"])
     recovery.log.close()
-    assert fold(opened(directory)) == [*STATE, b"appended"]
+    assert fold(on_disk(directory)) == [*STATE, b"appended"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_format_version_replays_without_snapshots(version: str, tmp_path: Path) -> None:
     directory = tmp_path / "registry"
     shutil.copytree(GOLDEN / version / "log", directory, ignore=shutil.ignore_patterns("*.snap"))
-    assert fold(opened(directory)) == STATE
+    assert fold(on_disk(directory)) == STATE
 
 
 def test_the_present_format_is_written_byte_for_byte(tmp_path: Path) -> None:
