@@ -69,6 +69,13 @@ def test_profiles_are_files_in_git(place: Place) -> None:
     settled(person)
     whois = person.call("agent.whois", {"project_key": "shop", "agent_name": "blue-lake", "commit_limit": 1})
     assert [commit["summary"] for commit in whois["recent_commits"]] == ["rename GreenCastle to blue-lake (shop)"]
+    twin = {"project_key": "/tmp/shop", "program": "p", "model": "m", "name_hint": "RedStone"}
+    person.call("agent.create", twin)
+    settled(person)
+    whois = person.call("agent.whois", {"project_key": "shop", "agent_name": "RedStone"})
+    assert [commit["summary"] for commit in whois["recent_commits"]] == ["register RedStone (shop)"], (
+        "and nobody else's"
+    )
     path = "projects/shop/agents/blue-lake/profile.json"
     followed = git(
         place, "log", "main", "--format=%s", "--", path, path.replace("blue-lake", "GreenCastle")
