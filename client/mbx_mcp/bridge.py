@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 
-from mbx_mcp.jsonrpc import INVALID_PARAMS, encode
+from mbx_mcp.jsonrpc import encode, valid_id
 from mbx_mcp.shapes import refusal
 from mbx_wire.framing import MAX_LINE, Oversized
 
@@ -77,11 +77,14 @@ class Trouble:
 
 
 class _Pending:
-    __slots__ = ("began", "deadline", "line", "looks", "name", "sends", "sent_at", "tell_at", "ticket", "waits")
+    __slots__ = (
+        "began", "deadline", "line", "looks", "name", "sends", "sent_at", "session", "tell_at", "ticket", "waits",
+    )  # fmt: skip
 
     def __init__(self, call: Call, line: bytes, now: float) -> None:
         self.ticket = call.ticket
         self.name = call.name
+        self.session = call.session
         self.line = line
         self.looks = call.looks
         self.waits = call.waits
@@ -148,7 +151,6 @@ class Bridge:
         meta: dict[str, Any] = {"request_id": f"c{number}"}
         if call.session is not None:
             meta["session"] = call.session
-        self._remember(call.session or "")  # "": it spoke for the session that has no handle
         params = {"name": call.name, "arguments": call.arguments}
         projects = self._projects(call.arguments) if self._projects is not None else None
         if projects:
@@ -161,11 +163,12 @@ class Bridge:
             )
             line = text.encode() + b"\n"
         except UnicodeEncodeError:
-            self._fail(call.ticket, INVALID_PARAMS, "the arguments hold half of a surrogate pair")
+            self.outcomes.append(Outcome(call.ticket, refusal(_words().no_text(call.arguments))))
             return
         if len(line) > MAX_LINE:
-            self._fail(call.ticket, INVALID_PARAMS, f"the arguments are longer than {MAX_LINE} bytes")
+            self.outcomes.append(Outcome(call.ticket, refusal(_words().too_much(len(line)))))
             return
+        self._remember(call.session or "")  # "": it spoke for the session that has no handle
         if not self._calls:
             self._trouble = None  # what was true for earlier calls is found out anew
         pending = _Pending(call, line, now)
@@ -206,7 +209,7 @@ class Bridge:
             pending.sent_at = None
             pending.deadline = now + WAIT_FOR_DAEMON
             if pending.sends >= MAX_SENDS:
-                self._refuse(number, _unknown_outcome("The daemon went away each time this call reached it."))
+                self._refuse(number, _words().unknown_outcome("The daemon went away each time this call reached it."))
 
     def unavailable(self, trouble: Trouble) -> None:
         """No daemon can be had now, and why. Waiting calls are told at their deadline, or at once when final."""
@@ -220,7 +223,7 @@ class Bridge:
         self._pinged = False
         if isinstance(line, bytes) and self._answered_plainly(line):
             return
-        message = _decoded(line)
+        message = self._unread(line) if isinstance(line, Oversized) else _decoded(line)
         if message is None:
             return
         number = message.get("id")
@@ -297,7 +300,7 @@ class Bridge:
         pending = self._calls.pop(int(number), None)
         if pending is not None:
             if self.updates is not None:
-                self.updates.acted(pending.name)
+                self.updates.acted(pending.name, pending.session)
             encoded = line[middle + len(_MIDDLE) - 1 : -len(_TAIL)]
             self.outcomes.append(Outcome(pending.ticket, encoded=encoded))
         return True
@@ -337,7 +340,7 @@ class Bridge:
         if isinstance(result, dict):
             del self._calls[number]
             if self.updates is not None:
-                self.updates.acted(pending.name)
+                self.updates.acted(pending.name, pending.session)
             self.outcomes.append(Outcome(pending.ticket, result))
             return
         error = message.get("error")
@@ -359,6 +362,13 @@ class Bridge:
         standard = isinstance(code, int) and -32768 <= code <= -32600
         self._fail(self._calls.pop(number).ticket, code if standard and code else -32603, _text(error))
 
+    def _unread(self, line: Oversized) -> dict[str, Any]:
+        """An answer that was too long to be taken, as an error: it still says whose it is, if it is our daemon's."""
+        number = _number_in(line.head)
+        pending = self._calls.get(number) if isinstance(number, int) else None
+        body = _words().too_long(pending.name if pending is not None else "")
+        return {"id": number, "error": {"code": -32603, "message": body["message"], "data": body}}
+
     def _send(self, pending: _Pending, now: float) -> None:
         pending.sent_at = now
         pending.sends += 1
@@ -376,7 +386,7 @@ class Bridge:
             self._pinged = True
             self.outbox.append(b'{"jsonrpc":"2.0","id":"ping","method":"ping"}\n')
         if now >= since + SILENCE_MAX:
-            body = _error(
+            body = _words().body(
                 "DAEMON_UNRESPONSIVE",
                 f"The daemon{self._pid()} took the call and has been silent for {SILENCE_MAX:g} s. "
                 "The call may have taken effect.",
@@ -394,15 +404,15 @@ class Bridge:
         trouble = self._trouble
         if self._calls[number].sends:
             why = trouble.message if trouble else "The daemon went away before it answered."
-            self._refuse(number, _unknown_outcome(why))
+            self._refuse(number, _words().unknown_outcome(why))
         elif trouble is not None:
-            self._refuse(number, _error(trouble.code, trouble.message, trouble.hint))
+            self._refuse(number, _words().body(trouble.code, trouble.message, trouble.hint))
         elif self.phase == HELLO:
             text = "The daemon's socket is there but it does not answer."
-            self._refuse(number, _error("DAEMON_UNRESPONSIVE", text, "Try again; mbxctl doctor says more."))
+            self._refuse(number, _words().body("DAEMON_UNRESPONSIVE", text, "Try again; mbxctl doctor says more."))
         else:
             text = f"No daemon took the call within {WAIT_FOR_DAEMON:g} s."
-            self._refuse(number, _error("DAEMON_DOWN", text, "Try again; else run: mbxctl start"))
+            self._refuse(number, _words().body("DAEMON_DOWN", text, "Try again; else run: mbxctl start"))
 
     def _refuse(self, number: int, body: dict[str, Any]) -> None:
         self.outcomes.append(Outcome(self._calls.pop(number).ticket, refusal(body)))
@@ -417,14 +427,25 @@ class Bridge:
             del self._handles[next(iter(self._handles))]
 
 
-def _decoded(line: bytes | Oversized) -> dict[str, Any] | None:
-    if isinstance(line, Oversized):
-        return {"error": {"code": -32603, "message": "the daemon's answer was too long"}}
+def _decoded(line: bytes) -> dict[str, Any] | None:
     try:
         message = json.loads(line.decode())
     except (ValueError, RecursionError):
-        return {"error": {"code": -32603, "message": "the daemon's answer is no JSON"}}
+        body = _words().unknown_outcome("The daemon's answer can't be read.")
+        return {"error": {"code": -32603, "message": body["message"], "data": body}}
     return message if isinstance(message, dict) else None
+
+
+def _number_in(head: bytes) -> int | str | None:
+    """The id of a message in the form in which our daemon writes it, out of its first bytes."""
+    number, comma, _rest = head.removeprefix(_HEAD).partition(b",")
+    if not comma or not head.startswith(_HEAD):
+        return None
+    try:
+        found = json.loads(number)
+    except ValueError:
+        return None
+    return found if valid_id(found) else None
 
 
 def _refusal_in(error: Any) -> dict[str, Any] | None:
@@ -446,15 +467,8 @@ def _text(error: Any) -> str:
     return text if isinstance(text, str) and text else "internal error"
 
 
-def _error(code: str, message: str, hint: str) -> dict[str, Any]:
-    from mbx_wire.errors import error_body
+def _words() -> Any:
+    """What calls without an answer are told, imported when it is needed."""
+    from mbx_mcp import refusals
 
-    return error_body(code, message, hint, retryable=code != "VERSION_SKEW")
-
-
-def _unknown_outcome(why: str) -> dict[str, Any]:
-    return _error(
-        "OUTCOME_UNKNOWN",
-        f"{why} The call may have taken effect.",
-        "Look with mbx_identity action=list before you repeat it.",
-    )
+    return refusals

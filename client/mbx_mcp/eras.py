@@ -25,14 +25,15 @@ from mbx_mcp.jsonrpc import (
     encode,
     parse,
     valid_id,
+    valid_text,
 )
 
 TYPE_CHECKING = False  # the idiom without `import typing`, which would cost a tenth of the start-up
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
-    from mbx_mcp.resources import Subscribers
+    from mbx_mcp.resources import Subscribers, Watch
 
 MAX_OPEN = 256
 """Calls and subscriptions that may be open at once; one more is refused."""
@@ -191,9 +192,9 @@ class Eras:
         if opened is not None and opened.token is not None:
             self._send(shapes.progress(opened.token, seconds, total))
 
-    def updated(self, uri: str) -> None:
-        """Tell whoever listens that a resource has changed."""
-        for message in self.subscribers.updated(uri) if self.subscribers is not None else ():
+    def updated(self, changed: Sequence[Watch]) -> None:
+        """Tell whoever listens what has changed: resources, each as a conversation sees it."""
+        for message in self.subscribers.updated(changed) if self.subscribers is not None else ():
             self._send(message)
 
     def finish(self) -> None:
@@ -311,7 +312,7 @@ class Eras:
     def _introduced(self, info: Any) -> None:
         name = info.get("name") if isinstance(info, dict) else None
         if isinstance(name, str) and name:
-            self.label = name[:MAX_HANDLE]
+            self.label = valid_text(name[:MAX_HANDLE])
 
     def _list(self, params: dict[str, Any], version: str) -> dict[str, Any]:
         if params.get("cursor") is not None:
@@ -328,8 +329,9 @@ class Eras:
             if len(self._open) >= MAX_OPEN:
                 raise ProtocolError(INVALID_REQUEST, f"at most {MAX_OPEN} requests may be open at once")
             name, arguments = resources.reading(uri)
+            handle = _handle(params.get("_meta"))
             ticket = self._accept(_Open(request_id, version, batch, uri=uri))
-            self.calls.append(Call(ticket, name, arguments, _handle(params.get("_meta")), looks=True))
+            self.calls.append(Call(ticket, name, arguments, handle, looks=True))
             return None
         if params.get("cursor") is not None:
             raise ProtocolError(INVALID_PARAMS, "unknown cursor: the list has one page")
@@ -369,13 +371,14 @@ class Eras:
         if len(self._open) >= MAX_OPEN:
             return shapes.call_result(shapes.too_many_calls(MAX_OPEN), version)
         meta = params.get("_meta")
+        handle = _handle(meta)
         token = meta.get("progressToken") if name == "mbx_inbox" and isinstance(meta, dict) else None
         if not valid_id(token):
             token = None
         waits = arguments.get("wait_s") if token is not None else None
         total = float(waits) if isinstance(waits, (int, float)) and 0 < waits < MAX_WAIT else 0.0
         ticket = self._accept(_Open(request_id, version, batch, token=token))
-        self.calls.append(Call(ticket, name, arguments, _handle(meta), waits=total))
+        self.calls.append(Call(ticket, name, arguments, handle, waits=total))
         return None
 
     def _listen(self, params: dict[str, Any], request_id: int | str) -> None:
@@ -384,12 +387,12 @@ class Eras:
             raise ProtocolError(INVALID_PARAMS, "subscriptions/listen needs notifications (an object)")
         if len(self._listening) >= MAX_OPEN:
             raise ProtocolError(INVALID_REQUEST, f"at most {MAX_OPEN} subscriptions at once")
+        handle = _handle(params.get("_meta"))
         self._listening[_key(request_id)] = request_id
         honoured: dict[str, Any] = {
             kind: True for kind in ("toolsListChanged", "resourcesListChanged") if wanted.get(kind) is True
         }
         if wanted.get("resourceSubscriptions"):
-            handle = _handle(params.get("_meta"))
             honoured["resourceSubscriptions"] = self._known_subscribers().listen(
                 _key(request_id), wanted["resourceSubscriptions"], handle
             )
@@ -472,6 +475,8 @@ def _handle(meta: Any) -> str | None:
     for key in HANDLE_KEYS:
         value = meta.get(key)
         if isinstance(value, str) and 0 < len(value) <= MAX_HANDLE:
+            if valid_text(value) != value:  # it goes into what the daemon must be able to read
+                raise ProtocolError(INVALID_PARAMS, f"_meta.{key} holds half of a surrogate pair: no valid Unicode")
             return value
     return None
 

@@ -10,6 +10,7 @@ import os
 import sys
 
 from mbx_client import __version__, paths, project
+from mbx_mcp.jsonrpc import valid_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Introduction:
 
     def __init__(self, agent: str | None) -> None:
         """`agent`: the name that the user wishes for, or None."""
-        self._agent = agent
+        self._agent = None if agent is None else valid_text(agent)  # the command line may hold any bytes
         self._instance = os.urandom(8).hex()
         self._place: dict[str, Any] | None = None
 

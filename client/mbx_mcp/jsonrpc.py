@@ -65,6 +65,11 @@ def encode(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
+def valid_text(text: str) -> str:
+    """The text with `?` for every half of a surrogate pair, which JSON can carry and UTF-8, so the daemon, can't."""
+    return text.encode(errors="replace").decode()
+
+
 def valid_id(value: Any) -> TypeGuard[int | str]:
     """Whether a request may have this id: MCP allows strings and integers alone."""
     return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))

@@ -179,8 +179,7 @@ class Shim:
         self._bridge.progress.clear()
         updates = self._bridge.updates
         if updates is not None:
-            for uri in updates.due:
-                self._eras.updated(uri)
+            self._eras.updated(updates.due)
             updates.due.clear()
 
     def _watch(self, now: float) -> None:
@@ -193,7 +192,7 @@ class Shim:
             self._bridge.updates = Updates()
             if self._bridge.phase == READY:
                 self._bridge.updates.connected()
-        self._bridge.updates.watch(self._eras.subscribers.handles)
+        self._bridge.updates.watch(self._eras.subscribers.watched)
         self._bridge.tick(now)
 
     def _after_first_answer(self, now: float) -> None:

@@ -8,17 +8,23 @@ Standard library only.
 from __future__ import annotations
 
 from mbx_mcp import shapes
-from mbx_mcp.jsonrpc import INVALID_PARAMS, ProtocolError
+from mbx_mcp.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Sequence
+    from typing import Any, TypeAlias
+
+    Watch: TypeAlias = tuple[str | None, str]
+    """A conversation and a URI that it listens to."""
 
 INBOX = "mbx://inbox"
 IDENTITIES = "mbx://identities"
 NOT_FOUND = -32002
 """The legacy revisions' code for an unknown resource; 2026-07-28 has INVALID_PARAMS for it."""
 FAILED = -32603
+SUBSCRIBED_MAX = 256
+"""Subscriptions of the older revisions, each of one conversation to one resource; one more is refused."""
 
 _MIME = "application/json"
 _DEFINITIONS: tuple[dict[str, Any], ...] = (
@@ -93,25 +99,29 @@ def read_result(uri: str, result: dict[str, Any], version: str) -> dict[str, Any
 
 
 class Subscribers:
-    """Who of one client listens to which resource.
+    """Who of one client listens to which resource, each as the conversation that asked.
 
-    `handles`: by URI that somebody listens to, the conversation that asked last, or None.
+    `watched`: by conversation (its handle, or None), the URIs that are listened to; a new mapping after each change.
     """
 
     def __init__(self) -> None:
-        self.handles: dict[str, str | None] = {}
-        self._legacy: set[str] = set()
-        self._streams: dict[tuple[str, int | str], tuple[str, ...]] = {}
+        self.watched: dict[str | None, frozenset[str]] = {}
+        self._legacy: set[Watch] = set()
+        self._streams: dict[tuple[str, int | str], tuple[str | None, tuple[str, ...]]] = {}
 
     def requested(self, method: str, params: dict[str, Any], version: str, handle: str | None) -> dict[str, Any]:
-        """The result of resources/subscribe or resources/unsubscribe, which the older revisions have."""
+        """The result of resources/subscribe or resources/unsubscribe, which the older revisions have.
+
+        An unsubscribe ends what its conversation has asked for; one that names no conversation, all of the resource.
+        """
         uri = uri_of(params, version)
         if method == "resources/subscribe":
-            self._legacy.add(uri)
-            self.handles[uri] = handle
-        else:
-            self._legacy.discard(uri)  # one that never was is no error
-            self._forget()
+            if len(self._legacy) >= SUBSCRIBED_MAX and (handle, uri) not in self._legacy:
+                raise ProtocolError(INVALID_REQUEST, f"at most {SUBSCRIBED_MAX} subscriptions at once")
+            self._legacy.add((handle, uri))
+        else:  # one that never was is no error
+            self._legacy -= {each for each in self._legacy if each[1] == uri and handle in {None, each[0]}}
+        self._settle()
         return {}
 
     def listen(self, stream: tuple[str, int | str], wanted: Any, handle: str | None) -> list[str]:
@@ -122,26 +132,29 @@ class Subscribers:
         named = wanted if isinstance(wanted, list) else []
         uris = tuple(uri for uri in _READS if uri in named)
         if uris:
-            self._streams[stream] = uris
-            self.handles.update(dict.fromkeys(uris, handle))
+            self._streams[stream] = handle, uris
+            self._settle()
         return list(uris)
 
     def end(self, stream: tuple[str, int | str]) -> None:
         """The end of one subscriptions/listen."""
         if self._streams.pop(stream, None) is not None:
-            self._forget()
+            self._settle()
 
-    def updated(self, uri: str) -> list[dict[str, Any]]:
-        """The notifications that tell of a change."""
-        told: list[dict[str, Any]] = [{"uri": uri}] if uri in self._legacy else []
+    def updated(self, changed: Sequence[Watch]) -> list[dict[str, Any]]:
+        """The notifications that tell of changes; the older revisions', which name no listener, once a resource."""
+        legacy = dict.fromkeys(each[1] for each in changed if each in self._legacy)
+        told: list[dict[str, Any]] = [{"uri": uri} for uri in legacy]
         told += [
             {"_meta": {shapes.SUBSCRIPTION: stream[1]}, "uri": uri}
-            for stream, uris in self._streams.items()
-            if uri in uris
+            for handle, uri in changed
+            for stream, (whose, uris) in self._streams.items()
+            if whose == handle and uri in uris
         ]
         return [{"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": each} for each in told]
 
-    def _forget(self) -> None:
-        wanted = self._legacy.union(*self._streams.values())
-        for uri in set(self.handles) - wanted:
-            del self.handles[uri]
+    def _settle(self) -> None:
+        watched: dict[str | None, frozenset[str]] = {}
+        for handle, uris in [*((handle, (uri,)) for handle, uri in self._legacy), *self._streams.values()]:
+            watched[handle] = watched.get(handle, frozenset()).union(uris)
+        self.watched = watched

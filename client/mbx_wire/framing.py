@@ -9,6 +9,9 @@ from __future__ import annotations
 MAX_LINE = 4 * 1024 * 1024
 """Longest accepted line in bytes, without its newline."""
 
+HEAD = 64
+"""Bytes that are kept of a line that is too long, so that a reader may tell whose it was."""
+
 _SMALL = 4096
 _TOGETHER = 65536
 """Bytes of a piece that is kept as it is, and of several that are kept together."""
@@ -17,11 +20,12 @@ _TOGETHER = 65536
 class Oversized:
     """Marks, in the order of arrival, that a line longer than the limit was discarded to its end."""
 
-    __slots__ = ("size",)
+    __slots__ = ("head", "size")
 
-    def __init__(self, size: int) -> None:
-        """`size`: how many bytes were seen when the line was given up."""
+    def __init__(self, size: int, head: bytes = b"") -> None:
+        """`size`: how many bytes were seen when the line was given up. head: how it begins, HEAD bytes at the most."""
         self.size = size
+        self.head = head
 
 
 class LineReader:
@@ -82,8 +86,7 @@ class LineReader:
             return
         size = self._size + len(piece)
         if size > self._limit:
-            self._reset()
-            out.append(Oversized(size))
+            out.append(self._give_up(size, piece))
             return
         if self._parts:
             self._parts.append(piece)
@@ -96,10 +99,8 @@ class LineReader:
             return []
         self._size += len(piece)
         if self._size > self._limit:
-            size = self._size
-            self._reset()
             self._discarding = True
-            return [Oversized(size)]
+            return [self._give_up(self._size, piece)]
         # Small pieces are put together: a peer that sends byte by byte must not cost an object for each.
         if len(piece) >= _SMALL:
             self._parts.append(piece)
@@ -108,6 +109,12 @@ class LineReader:
         else:
             self._parts.append(bytearray(piece))
         return []
+
+    def _give_up(self, size: int, last: bytes) -> Oversized:
+        # Two are enough: a small part is followed by a large one, or is the last.
+        head = b"".join(part[:HEAD] for part in [*self._parts, last][:2])[:HEAD]
+        self._reset()
+        return Oversized(size, head)
 
     def _reset(self) -> None:
         self._parts.clear()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mbx_mcp.bridge import DOWN, READY, SILENCE_MAX, SILENCE_PING, WAIT_FOR_DAEMON, Bridge, Trouble
 from mbx_mcp.eras import Call
-from mbx_wire.framing import Oversized
+from mbx_mcp.resources import INBOX
+from mbx_mcp.updates import Updates
+from mbx_wire.framing import MAX_LINE, LineReader, Oversized
 from mbxd.server.wire import success
 
 HELLO = {"protocol": 1, "server": {"pid": 77}, "lock": {}}
@@ -239,15 +242,79 @@ def test_an_error_without_an_id_leaves_nobody_waiting() -> None:
     assert subject.outcomes.pop().code == -32700
     subject.submit(a_call(), 0)
     subject.receive(Oversized(5_000_000), 0)
-    assert subject.outcomes.pop().code == -32603
+    assert code(subject) == "OUTCOME_UNKNOWN"
+    subject.submit(a_call(), 0)
+    subject.receive(b"no JSON", 0)
+    assert code(subject) == "OUTCOME_UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("tool", "expected", "hint"),
+    [
+        ("mbx_sent", "PARAMETER_INVALID", "smaller `limit`"),
+        ("mbx_inbox", "PARAMETER_INVALID", "smaller `limit`"),
+        ("mbx_thread", "PARAMETER_INVALID", "smaller `limit`"),
+        ("mbx_search", "PARAMETER_INVALID", "smaller `limit`"),
+        ("mbx_read", "PARAMETER_INVALID", "fewer"),
+        ("mbx_send", "OUTCOME_UNKNOWN", "before you repeat"),
+    ],
+)
+def test_an_answer_that_is_too_long_says_what_to_ask_for(tool: str, expected: str, hint: str) -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(a_call(1), 0)
+    subject.submit(Call(2, tool, {}, None), 0)
+    (_other, line) = sent(subject)
+    reader = LineReader()
+    found = reader.feed(success(line["id"], {"content": "x" * MAX_LINE}))
+    subject.receive(found[0], 0)
+    (outcome,) = subject.outcomes  # the other one still waits for its own
+    assert (outcome.ticket, outcome.result is not None and outcome.result["isError"]) == (2, True)
+    error = outcome.result["structuredContent"]["error"]  # type: ignore[index]
+    assert (error["code"], hint in error["hint"]) == (expected, True)
+    assert not subject.idle
+
+
+def test_a_look_that_is_answered_too_long_is_over() -> None:
+    subject = bridge()
+    subject.updates = Updates()
+    subject.updates.watch({None: frozenset({INBOX})})
+    connect(subject, 0)
+    subject.tick(0)
+    (_events, look) = sent(subject)
+    subject.receive(Oversized(5_000_000, b'{"id":"' + look["id"].encode() + b'","result":{'), 0)
+    assert subject.updates._looks == {}
 
 
 def test_long_arguments_are_refused_here() -> None:
     subject = bridge()
     connect(subject, 0)
     subject.submit(Call(1, "mbx_identity", {"x": "y" * 5_000_000}, None), 0)
-    assert subject.outcomes.pop().code == -32602
+    assert code(subject) == "PARAMETER_INVALID"
     assert subject.outbox == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameter"),
+    [
+        ({"subject": "s", "body": "a\ud800b"}, "body"),
+        ({"to": ["x", "\udc00"]}, "to"),
+        ({"body": {"deep": ["\ud83d"]}}, "body"),
+        ({"\ud800": 1}, None),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_in_words(arguments: dict[str, Any], parameter: str | None) -> None:
+    subject = bridge()
+    connect(subject, 0)
+    subject.submit(Call(1, "mbx_send", arguments, "t"), 0)
+    (outcome,) = subject.outcomes
+    assert outcome.result is not None
+    error = outcome.result["structuredContent"]["error"]
+    assert (outcome.result["isError"], error["code"], bool(error["hint"])) == (True, "TEXT_INVALID", True)
+    assert error.get("data") == (None if parameter is None else {"parameter": parameter})
+    json.dumps(outcome.result, ensure_ascii=False).encode()
+    assert subject.outbox == []
+    assert subject.idle
 
 
 events = st.one_of(

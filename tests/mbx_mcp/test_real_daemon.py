@@ -112,6 +112,31 @@ def test_two_conversations_of_one_process(free_state: Path) -> None:
     assert json.loads(refused["content"][0]["text"]) == refused["structuredContent"]
 
 
+def test_two_conversations_of_one_process_hear_each_of_their_own_mail(free_state: Path) -> None:
+    own: list[str] = []
+
+    def told(shim: ShimProcess) -> str:
+        """The stream of the next update. Answers in between are passed over."""
+        while True:
+            message = shim.receive()
+            if message.get("method") == "notifications/resources/updated":
+                return str(message["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"])
+
+    with ShimProcess(environment(free_state)) as shim:
+        for thread in ("one", "two"):
+            shim.ask(modern_call({"action": "register", "name": f"shop-{thread}", "role": thread}, thread))
+        for thread in ("one", "two"):
+            listen = modern("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["mbx://inbox"]}})
+            listen["params"]["_meta"] = {**listen["params"]["_meta"], "threadId": thread}
+            shim.send({**listen, "id": thread})
+        for to in ("one", "two", "one", "two"):
+            send = modern_call({"to": [f"shop-{to}"], "subject": "s", "body": "b"}, "two")
+            send["params"]["name"] = "mbx_send"
+            shim.send(send)
+            own.append(told(shim))
+    assert own == ["one", "two", "one", "two"]
+
+
 def modern_call(arguments: dict[str, Any], thread: str | None) -> dict[str, Any]:
     message = modern("tools/call", {"name": "mbx_identity", "arguments": arguments})
     if thread is not None:

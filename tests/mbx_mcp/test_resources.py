@@ -11,8 +11,8 @@ from mcp_types.methods import SERVER_NOTIFICATIONS, validate_server_result
 from mbx_mcp import shapes
 from mbx_mcp.bridge import LOOK_WAIT, PROGRESS_EVERY, Bridge
 from mbx_mcp.eras import Call, Eras, load_tools
-from mbx_mcp.resources import IDENTITIES, INBOX
-from mbx_mcp.updates import KEPT_MAX, PACE, Updates
+from mbx_mcp.resources import IDENTITIES, INBOX, SUBSCRIBED_MAX
+from mbx_mcp.updates import KEPT_MAX, LOOKS_MAX, PACE, Updates
 from tests.mbx_mcp.spoken import MODERN, VERSIONS, one, opened, say, take
 from tests.support.shim_process import ENVELOPE, initialize, modern, request
 
@@ -103,16 +103,59 @@ def test_a_legacy_subscription(version: str) -> None:
     subscribed = one(eras, request("resources/subscribe", {"uri": INBOX, "_meta": {"threadId": "t"}}))["result"]
     validate_server_result("resources/subscribe", version, subscribed)
     assert eras.subscribers is not None
-    assert eras.subscribers.handles == {INBOX: "t"}
-    eras.updated(INBOX)
-    eras.updated(IDENTITIES)
+    assert eras.subscribers.watched == {"t": {INBOX}}
+    eras.updated([("t", INBOX), ("t", IDENTITIES)])
     (update,) = take(eras)
     assert told(version, update) == {"uri": INBOX}
     assert one(eras, request("resources/unsubscribe", {"uri": INBOX}))["result"] == {}
     assert one(eras, request("resources/unsubscribe", {"uri": IDENTITIES}))["result"] == {}
-    eras.updated(INBOX)
+    eras.updated([("t", INBOX)])
     assert take(eras) == []
-    assert eras.subscribers.handles == {}
+    assert eras.subscribers.watched == {}
+
+
+@pytest.mark.parametrize("version", shapes.LEGACY)
+def test_legacy_subscriptions_of_two_conversations(version: str) -> None:
+    eras = opened(version)
+    for thread in ("one", "two"):
+        one(eras, request("resources/subscribe", {"uri": INBOX, "_meta": {"threadId": thread}}))
+    assert eras.subscribers is not None
+    assert eras.subscribers.watched == {"one": {INBOX}, "two": {INBOX}}
+    eras.updated([("one", INBOX), ("two", INBOX), ("three", INBOX)])
+    (update,) = take(eras)  # it names no listener: said once
+    assert told(version, update) == {"uri": INBOX}
+    one(eras, request("resources/unsubscribe", {"uri": INBOX, "_meta": {"threadId": "two"}}))
+    assert eras.subscribers.watched == {"one": {INBOX}}
+    one(eras, request("resources/subscribe", {"uri": IDENTITIES, "_meta": {"threadId": "two"}}))
+    one(eras, request("resources/unsubscribe", {"uri": INBOX}))
+    assert eras.subscribers.watched == {"two": {IDENTITIES}}
+
+
+def test_legacy_subscriptions_are_bounded() -> None:
+    eras = opened("2025-11-25")
+    for number in range(SUBSCRIBED_MAX):
+        one(eras, request("resources/subscribe", {"uri": INBOX, "_meta": {"threadId": f"t{number}"}}))
+    again, more = (request("resources/subscribe", {"uri": INBOX, "_meta": {"threadId": t}}) for t in ("t0", "new"))
+    assert one(eras, again)["result"] == {}
+    assert one(eras, more)["error"]["code"] == -32600
+    one(eras, request("resources/unsubscribe", {"uri": INBOX, "_meta": {"threadId": "t7"}}))
+    assert one(eras, more)["result"] == {}
+
+
+def test_half_a_surrogate_pair_in_a_handle_is_refused_before_anything_is_open() -> None:
+    eras = opened(MODERN)
+    handle = {"threadId": "a\ud800"}
+    wanted = {"notifications": {"resourceSubscriptions": [INBOX]}, "_meta": {**ENVELOPE, **handle}}
+    for method, params in (
+        ("subscriptions/listen", wanted),
+        ("resources/read", {"uri": INBOX, "_meta": {**ENVELOPE, **handle}}),
+        ("tools/call", {"name": "mbx_inbox", "_meta": {**ENVELOPE, **handle}}),
+    ):
+        error = one(eras, request(method, params))["error"]
+        assert (error["code"], "threadId" in error["message"]) == (-32602, True)
+    assert (eras.open, eras.calls, eras.subscribers) == (0, [], None)
+    eras.finish()
+    assert take(eras) == []  # no subscription was begun
 
 
 def test_a_stream_of_the_stateless_revision() -> None:
@@ -121,14 +164,27 @@ def test_a_stream_of_the_stateless_revision() -> None:
     (ack,) = say(eras, modern("subscriptions/listen", {"notifications": wanted}, 7))
     assert told(MODERN, ack)["notifications"] == {"resourceSubscriptions": URIS}
     say(eras, modern("subscriptions/listen", {"notifications": {"resourceSubscriptions": [INBOX]}}, "7"))
-    eras.updated(INBOX)
+    eras.updated([(None, INBOX)])
     updates = [told(MODERN, message) for message in take(eras)]
     assert [update["_meta"][shapes.SUBSCRIPTION] for update in updates] == [7, "7"]
     say(eras, {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
-    eras.updated(IDENTITIES)
+    eras.updated([(None, IDENTITIES)])
     assert take(eras) == []
     assert eras.subscribers is not None
-    assert set(eras.subscribers.handles) == {INBOX}
+    assert eras.subscribers.watched == {None: {INBOX}}
+
+
+def test_streams_of_two_conversations() -> None:
+    eras = opened(MODERN)
+    for thread in ("one", "two"):
+        params = {"notifications": {"resourceSubscriptions": [INBOX]}, "_meta": {**ENVELOPE, "threadId": thread}}
+        say(eras, request("subscriptions/listen", params, f"of {thread}"))
+    assert eras.subscribers is not None
+    assert eras.subscribers.watched == {"one": {INBOX}, "two": {INBOX}}
+    for changed, streams in ((["one"], ["of one"]), (["two"], ["of two"]), (["one", "two"], ["of one", "of two"])):
+        eras.updated([(thread, INBOX) for thread in changed])
+        updates = [told(MODERN, message) for message in take(eras)]
+        assert [update["_meta"][shapes.SUBSCRIPTION] for update in updates] == streams
 
 
 # -- what the daemon's events say ---------------------------------------------------------------------------
@@ -140,11 +196,19 @@ def lines(updates: Updates) -> list[Any]:
     return found
 
 
-def due(updates: Updates, now: float) -> list[str]:
+def told_of(updates: Updates, now: float) -> list[tuple[str | None, str]]:
     updates.tick(now)
     found = list(updates.due)
     updates.due.clear()
     return found
+
+
+def due(updates: Updates, now: float) -> list[str]:
+    return [uri for _handle, uri in told_of(updates, now)]
+
+
+def listeners(*uris: str, handles: tuple[str | None, ...] = (None,)) -> dict[str | None, frozenset[str]]:
+    return dict.fromkeys(handles, frozenset(uris))
 
 
 def change(name: str = "shop-api", what: str = "claimed", project: str | None = "shop") -> dict[str, Any]:
@@ -155,21 +219,25 @@ def mail(to: str = "shop-backend", project: str | None = "shop") -> dict[str, An
     return {"method": "events.mail", "params": {"to": to, "from": "owner", "project": project, "unread": 1}}
 
 
-def me(name: str | None = "shop-backend", slug: str | None = "shop") -> dict[str, Any]:
+def me(name: str | None = "shop-backend", slug: str | None = "shop", look: str = "look-2") -> dict[str, Any]:
     you = None if name is None else {"name": name, "address": name.lower(), "project": "shop"}
-    return {"id": "look-1", "result": {"you": you, "project": None if slug is None else {"slug": slug}}}
+    return {"id": look, "result": {"you": you, "project": None if slug is None else {"slug": slug}}}
+
+
+def answer(updates: Updates, **who: Any) -> None:
+    """To the look that is under way."""
+    (look,) = [line for line in lines(updates) if line["method"] == "identity.list"]
+    updates.answered(me(look=look["id"], **who))
 
 
 def watching(**who: Any) -> Updates:
     """Connected, listening to everything, and told who it is."""
     updates = Updates()
     updates.connected()
-    updates.watch(dict.fromkeys(URIS))
-    updates.receive(mail(to="nobody", project="elsewhere"))
+    updates.watch(listeners(*URIS))
     updates.tick(0.0)
-    updates.answered(me(**who))
-    due(updates, 1.0)
-    lines(updates)
+    answer(updates, **who)
+    assert told_of(updates, 0.0) == []
     return updates
 
 
@@ -184,10 +252,10 @@ def test_nobody_listens_no_traffic() -> None:
 
 def test_subscribes_once_and_ends_it_with_the_last_listener() -> None:
     updates = Updates()
-    updates.watch({INBOX: None})
+    updates.watch(listeners(INBOX))
     assert lines(updates) == []
     updates.connected()
-    updates.watch({INBOX: None, IDENTITIES: None})
+    updates.watch(listeners(*URIS, handles=("a", "b")))
     updates.watch({})
     sent = lines(updates)
     assert [(line["method"], line["params"]) for line in sent] == [
@@ -199,14 +267,114 @@ def test_subscribes_once_and_ends_it_with_the_last_listener() -> None:
 def test_asks_who_it_is_before_it_judges() -> None:
     updates = Updates()
     updates.connected()
-    updates.watch({INBOX: "t"})
-    lines(updates)
+    updates.watch(listeners(INBOX, handles=("t",)))
     updates.receive(mail())
     assert due(updates, 5.0) == []
-    (look,) = lines(updates)
+    (_events, look) = lines(updates)
     assert (look["method"], look["meta"]["session"]) == ("identity.list", "t")
-    updates.answered(me())
-    assert due(updates, 5.1) == [INBOX]
+    updates.answered(me(look="look-9"))  # no look of ours
+    assert due(updates, 5.1) == []
+    updates.answered(me(look=look["id"]))
+    assert told_of(updates, 5.1) == [("t", INBOX)]
+
+
+def two(first: str | None = "shop-one", second: str | None = "shop-two") -> Updates:
+    """Two conversations of one client that both listen to their inbox, and have been told who they are."""
+    updates = Updates()
+    updates.connected()
+    updates.watch(listeners(INBOX, handles=("one", "two")))
+    updates.tick(0.0)
+    looks = {line["meta"].get("session"): line["id"] for line in lines(updates)}
+    updates.answered(me(first, look=looks["one"]))
+    updates.answered(me(second, look=looks["two"]))
+    assert told_of(updates, 0.0) == []
+    return updates
+
+
+def test_each_conversation_hears_of_its_own_mail() -> None:
+    updates = two()
+    updates.receive(mail(to="shop-one"))
+    assert told_of(updates, 2.0) == [("one", INBOX)]
+    updates.receive(mail(to="shop-two"))
+    assert told_of(updates, 2.1) == [("two", INBOX)]
+    updates.receive(mail(to="shop-one"))
+    assert told_of(updates, 2.2) == []
+    assert updates.next_deadline() == 2.0 + PACE
+    updates.receive(mail(to="shop-two"))
+    assert told_of(updates, 2.0 + PACE) == [("one", INBOX)]  # the pace is each one's own
+
+
+def test_an_act_concerns_its_conversation_and_who_names_none() -> None:
+    updates = two()
+    updates.acted("mbx_ack", "two")
+    assert told_of(updates, 2.0) == [("two", INBOX)]
+    updates.acted("mbx_ack", None)  # of the only mailbox there is, whosever it is
+    assert told_of(updates, 4.0) == [("one", INBOX), ("two", INBOX)]
+    updates.watch(listeners(INBOX, handles=("one", "two", None)))
+    updates.tick(6.0)
+    answer(updates, name="shop-two")
+    updates.acted("mbx_ack", "two")
+    assert told_of(updates, 6.0) == [("two", INBOX), (None, INBOX)]
+
+
+def test_a_conversation_that_changes_its_name_is_asked_alone() -> None:
+    updates = two()
+    updates.receive(change(name="shop-one", what="renamed"))
+    assert told_of(updates, 2.0) == [("one", INBOX)]
+    answer(updates, name="shop-eins")
+    updates.receive(mail(to="shop-eins"))
+    updates.receive(mail(to="shop-one"))
+    assert told_of(updates, 3.0) == [("one", INBOX)]
+    updates.receive(mail(to="shop-two"))
+    assert told_of(updates, 4.0) == [("two", INBOX)]
+
+
+def test_who_stops_listening_is_forgotten() -> None:
+    updates = two()
+    updates.receive(change(name="shop-one", what="lost"))
+    assert told_of(updates, 2.0) == [("one", INBOX)]
+    (look,) = lines(updates)
+    updates.watch(listeners(INBOX, handles=("two",)))
+    updates.answered(me(None, look=look["id"]))
+    updates.receive(mail(to="shop-one"))
+    assert told_of(updates, 5.0) == []
+    assert updates.next_deadline() is None
+
+
+def test_looks_at_once_are_bounded() -> None:
+    updates = Updates()
+    updates.connected()
+    names = tuple(f"t{number}" for number in range(LOOKS_MAX + 3))
+    updates.watch(listeners(INBOX, handles=names))
+    updates.tick(0.0)
+    looks = [line for line in lines(updates) if line["method"] == "identity.list"]
+    assert len(looks) == LOOKS_MAX
+    assert updates.next_deadline() is None
+    updates.answered(me(look=looks[0]["id"]))
+    assert updates.next_deadline() == 0.0
+    updates.tick(0.1)
+    assert len(lines(updates)) == 1
+    updates.lost()
+    updates.connected()
+    updates.tick(1.5)
+    assert len([line for line in lines(updates) if line["method"] == "identity.list"]) == LOOKS_MAX
+
+
+def test_another_mailbox_before_the_first_look_is_told() -> None:
+    updates = Updates()
+    updates.connected()
+    updates.watch(listeners(INBOX))
+    updates.tick(0.0)
+    updates.receive(change(name="shop-backend", what="lost"))
+    answer(updates, name=None)
+    assert INBOX not in due(updates, 0.0)  # it never was known to be another
+    updates = Updates()
+    updates.connected()
+    updates.watch(listeners(INBOX))
+    updates.tick(0.0)
+    updates.receive(change(name="shop-api", what="claimed"))
+    answer(updates)
+    assert INBOX in due(updates, 0.0)  # it may be by that change that it holds this one
 
 
 @pytest.mark.parametrize(
@@ -247,9 +415,7 @@ def test_a_name_of_its_own_that_changes_is_asked_for_again() -> None:
     updates = watching()
     updates.receive(change(name="shop-backend", what="lost"))
     due(updates, 5.0)
-    (look,) = lines(updates)
-    assert look["method"] == "identity.list"
-    updates.answered(me(None))
+    answer(updates, name=None)
     updates.receive(mail())
     assert INBOX in due(updates, 6.5)  # another mailbox now: none
     updates.receive(mail())
@@ -258,13 +424,12 @@ def test_a_name_of_its_own_that_changes_is_asked_for_again() -> None:
 
 def test_own_acts() -> None:
     updates = watching()
-    updates.acted("mbx_ack")
+    updates.acted("mbx_ack", None)
     assert due(updates, 5.0) == [INBOX]
-    updates.acted("mbx_identity")
+    updates.acted("mbx_identity", None)
     updates.receive(change(name="shop-new"))
     due(updates, 7.0)
-    assert [line["method"] for line in lines(updates)] == ["identity.list"]
-    updates.answered(me("shop-new"))
+    answer(updates, name="shop-new")
     assert set(due(updates, 8.5)) == {INBOX, IDENTITIES}
 
 
@@ -282,13 +447,14 @@ def test_what_was_missed_may_have_changed() -> None:
 def test_a_flood_before_the_answer_is_bounded() -> None:
     updates = Updates()
     updates.connected()
-    updates.watch(dict.fromkeys(URIS))
+    updates.watch(listeners(*URIS))
     for _ in range(KEPT_MAX + 10):
         updates.receive(mail(to="nobody", project="elsewhere"))
-    assert len(updates._kept) == KEPT_MAX
+    assert len(updates._listeners[None]._kept) == KEPT_MAX
     assert set(due(updates, 5.0)) == set(URIS)
-    updates.answered({"id": "look-1", "error": {"code": -32003, "message": "busy"}})
-    assert updates._kept == []
+    updates.answered({"id": "look-2", "error": {"code": -32003, "message": "busy"}})
+    assert updates._listeners[None]._kept == []
+    assert set(due(updates, 7.0)) == set(URIS)
 
 
 # -- progress -----------------------------------------------------------------------------------------------

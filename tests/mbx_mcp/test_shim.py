@@ -383,8 +383,18 @@ def test_half_a_surrogate_pair_is_refused_and_echoed(daemon: StubDaemon, state: 
         shim.send_raw(b'{"jsonrpc":"2.0","id":"\\ud800","method":"tools/call","params":{"name":"mbx_identity",')
         shim.send_raw(b'"arguments":{"action":"\\ud800"}}}\n')
         answer = shim.receive()
-    assert answer["error"]["code"] == -32602
+    assert answer["result"]["isError"] is True
+    assert answer["result"]["structuredContent"]["error"]["code"] == "TEXT_INVALID"
     assert answer["id"] == "\ud800"
+
+
+def test_half_a_surrogate_pair_in_a_name_does_not_shut_the_daemon_out(daemon: StubDaemon, state: Path) -> None:
+    with ShimProcess(environment(state, MBX_AGENT="shop-\udcff")) as shim:
+        shim.ask(initialize(name="a\ud800b"))
+        assert shim.ask(call())["result"]["isError"] is False
+    (hello, *_) = daemon.asked("hello")
+    assert hello["params"]["client"]["label"] == "a?b"
+    assert hello["params"]["hints"]["agent"] == "shop-?"
 
 
 def test_a_subscription_is_answered_at_the_end(state: Path) -> None:

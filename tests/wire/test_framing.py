@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mbx_wire.framing import MAX_LINE, LineReader, Oversized
+from mbx_wire.framing import HEAD, MAX_LINE, LineReader, Oversized
 
 LIMIT = 8
 STREAMS = st.lists(st.sampled_from((b"\n", b"\r", b"\r\n", b"a", b"{}", b"12345678", b"123456789", b"\x00\xff"))).map(
@@ -74,3 +74,23 @@ def test_an_oversized_line_is_told_at_once_and_held_no_longer() -> None:
     assert reader.buffered == 0
     assert reader.finish() is None
     assert reader.feed(b"tail\nnext\n") == [b"next"]
+
+
+@pytest.mark.parametrize("pieces", [[1, 2, 5000], [5000], [40, 5000], [4096, 1000], [9, 1, 1]])
+def test_an_oversized_line_keeps_how_it_began(pieces: list[int]) -> None:
+    line = bytes(range(32, 127)) * 100
+    for end in (b"\n", b""):
+        reader = LineReader(8)
+        found: list[bytes | Oversized] = []
+        place = 0
+        for size in pieces:
+            found += reader.feed(line[place : place + size])
+            place += size
+        found += reader.feed(line[place:] + end)
+        (given_up,) = found
+        assert isinstance(given_up, Oversized)
+        assert line.startswith(given_up.head)
+        assert 8 < len(given_up.head) <= HEAD
+    whole = LineReader(len(line) - 1).feed(line + b"\n")
+    assert isinstance(whole[0], Oversized)
+    assert whole[0].head == line[:HEAD]
