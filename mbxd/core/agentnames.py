@@ -95,8 +95,10 @@ def _refuse_kinds(name: str, program: str, model: str) -> None:
     lower = name.lower().strip()
     if tokens.inside(name):  # it would be kept and shown to everybody: not even the refusal repeats it
         raise _invalid("This is a registration token, not a name: it belongs into `registration_token`.")
-    if lower in BROADCAST or lower in naming.RESERVED:
+    if lower in BROADCAST:
         raise _invalid(f"{naming.shown(name)} is a word for everybody, not a name.")
+    if lower in naming.RESERVED:
+        raise _invalid(f"{naming.shown(name)} is a reserved word.")
     if _EMAIL.fullmatch(lower):
         raise _invalid(f"{naming.shown(name)} is an e-mail address, not an agent's name.")
     if "/" in name or "\\" in name:

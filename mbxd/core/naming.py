@@ -16,7 +16,8 @@ from mbx_wire.identity import ADDRESS_PATTERN, DESCRIPTION_MAX, ROLE_PATTERN
 from mbxd.core import tokens
 from mbxd.core.rejected import Rejected
 
-RESERVED = frozenset({"owner", "all", "everyone", "me", "none", "null"})
+RESERVED = frozenset({"owner", "mbxd", "all", "everyone", "me", "none", "null"})
+"""Words that no mailbox may be called: who mail says it is from, and what a sender could mean by a word."""
 
 _ADDRESS = re.compile(r"[a-z0-9][a-z0-9-]{1,39}")
 _ROLE = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mbx_wire import identity as wire
-from mbxd.core import naming
+from mbxd.core import addressing, agentnames, naming
 from mbxd.core.rejected import Rejected
+from mbxd.core.state import NO_PROJECT, State
 from mbxd.core.times import iso
 
 GOOD = ("ab", "a1", "0-", "a--b", "shop-backend", "a" * 40, "1234567890123456", "ownership")
@@ -61,6 +62,19 @@ def test_bad_addresses_come_with_a_good_example(name: str) -> None:
     examples = re.findall(r'example "?([a-z0-9-]+)"?', refusal.hint)
     assert examples
     assert all(naming.is_address(example) for example in examples)
+
+
+def test_nobody_is_called_as_the_person_or_the_daemon() -> None:
+    for sender in (addressing.OWNER, addressing.SYSTEM):
+        name = addressing.name_of(State(), sender, NO_PROJECT)
+        assert name in naming.RESERVED
+        for spelling in (name, name.upper(), name.capitalize(), f" {name} "):
+            with pytest.raises(Rejected, match="reserved") as caught:
+                agentnames.check_name(spelling, "codex", "five", strict=False)
+            assert caught.value.code == "NAME_INVALID"
+        # What is no name of itself may become one as an address.
+        for near in (f"{name}.", f"-{name}", f"{name.upper()}_"):
+            assert agentnames.address_for(State(), near, "shop") == f"{name}-agent"
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_a_new_name_keeps_the_holder_and_the_old_name_leads_there(world: World) 
     assert not same["changed"]
 
 
-@pytest.mark.parametrize("to", ["owner", "X", "a", "shop-backend\n", "a" * 41])
+@pytest.mark.parametrize("to", ["owner", "mbxd", "X", "a", "shop-backend\n", "a" * 41])
 def test_a_new_name_follows_the_rules(world: World, to: str) -> None:
     assert world.run("admin.rename", RenameParams("shop-backend", to), PERSON) == Refusal("NAME_INVALID")
 
