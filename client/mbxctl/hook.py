@@ -27,6 +27,8 @@ LIMIT_S = 1.0
 _STDIN_S = 0.3
 _STDIN_MAX = 1 << 20
 _WORDS_MAX = 200
+_UNCLEAR = "AMBIGUOUS_SESSION: "
+"""How the daemon's warning begins when a process has several conversations; it goes on with the names they hold."""
 _ALWAYS = frozenset({"sessionstart", "startup", "start", "resume", "clear", "compact", "precompact"})
 """Events after which an agent may have forgotten who it is, in letters alone: the CLIs spell them differently."""
 
@@ -67,6 +69,9 @@ def sentence(result: dict[str, Any], *, always: bool) -> str:
         return neutralise(f"mbx: you are no longer {lost['name']}: it was lost at {lost['at']} ({lost['how']}){taken}.")
     if not always:
         return ""
+    unclear = next((w for w in result["warnings"] if w.startswith(_UNCLEAR)), None)
+    if unclear is not None:
+        return neutralise(f"mbx: {unclear.removeprefix(_UNCLEAR)} Call mbx_whoami yourself: it says which one you are.")
     if wish is not None:
         return neutralise(f"mbx: you were {wish['name']}; call mbx_whoami, which takes it back when it is free.")
     return 'mbx: this session holds no mailbox; mbx_identity {"action":"list"} shows what is free.'

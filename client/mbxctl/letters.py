@@ -9,24 +9,46 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from mbx_wire.errors import Code
 from mbxctl import link, post
+from mbxctl.failure import Failure
 from mbxctl.render import Output, ago
+
+_OF_ONE = frozenset({Code.UNKNOWN_MESSAGE, Code.MESSAGE_PRUNED, Code.MESSAGE_AMBIGUOUS, Code.PARAMETER_INVALID})
+"""Refusals of one id, which say nothing about the others."""
 
 
 def run_read(out: Output, ids: tuple[str, ...], name: str | None) -> int:
-    """Messages with their whole bodies; `name`: a person looks into that mailbox."""
+    """Messages with their whole bodies; `name`: a person looks into that mailbox.
+
+    What is there is shown also when another one is not; then the first refusal is raised.
+    """
+    found: list[dict[str, Any]] = []
+    refused: list[Failure] = []
     with link.connect() as daemon:
-        found = [_whole(daemon, one, name) for one in ids]
-    if out.json:
-        warnings = list(dict.fromkeys(warning for result in found for warning in result["warnings"]))
-        messages = [message for result in found for message in result["messages"]]
-        out.document({"messages": messages, "before": None, "warnings": warnings, "next": None})
-        return 0
+        for one in ids:
+            try:
+                found.append(_whole(daemon, one, name))
+            except Failure as failure:
+                refused.append(failure)
+                if failure.code not in _OF_ONE:
+                    break
     messages = [message for result in found for message in result["messages"]]
+    others = [f"{one.code}: {one.body['message']}" for one in refused[1:]]
+    warnings = [*dict.fromkeys(warning for result in found for warning in result["warnings"]), *others]
+    document = {"messages": messages, "before": None, "warnings": warnings, "next": None}
+    if refused:
+        refused[0].extra = document if messages or others else {}
+    elif out.json:
+        out.document(document)
     for number, message in enumerate(messages):
         if number:
             out.data("")
         show(out, message)
+    if refused:
+        if not out.json:
+            out.warn(others)
+        raise refused[0]
     return 0
 
 

@@ -6,6 +6,7 @@ the person's own, `owner`; whose mailbox it is the daemon decides, never these c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from mbx_wire.errors import EXIT_USAGE, Code
@@ -39,6 +40,8 @@ def run_whoami(out: Output) -> int:
 
 def _who(result: dict[str, Any]) -> str:
     if result["name"] is None:
+        if any(warning.startswith(f"{Code.AMBIGUOUS_SESSION}: ") for warning in result["warnings"]):
+            return "unclear: this process has several conversations"
         return "nobody: this session holds no mailbox"
     parts = [f"role {result['role']}" if result["role"] else "", f"in {result['project']}" if result["project"] else ""]
     parts += ["" if result["epoch"] is None else f"epoch {result['epoch']}", f"{result['unread']} unread"]
@@ -168,19 +171,18 @@ def told(recipient: dict[str, Any]) -> str:
 
 def _watch(out: Output, daemon: link.Link, looked_at: str | None) -> int:
     """What is unread, then what arrives, until Ctrl-C; with --json one document a line."""
-    names, project = _names(daemon, looked_at)
+    mailbox = _Mailbox(daemon, looked_at)
     shown: set[str] = set()
     try:
         # Subscribed before the first look: what arrives in between is seen twice and shown once.
         for arrival in daemon.arrivals():
             if arrival is None:
                 with link.connect() as looking:  # a call reconnects by itself, which would lose the subscription
-                    unread = headers(looking, looked_at, {"limit": 200})["messages"]
-                for one in unread:
-                    shown.add(one["id"])
-                    _arrived(out, one, one["sent_at"])
+                    for one in _unread(looking, looked_at):
+                        shown.add(one["id"])
+                        _arrived(out, one, one["sent_at"])
                 out.talk("watching for mail; Ctrl-C ends it")
-            elif str(arrival["to"]).lower() in names and arrival["project"] == project and arrival["id"] not in shown:
+            elif arrival["id"] not in shown and mailbox.has(arrival):
                 shown.add(arrival["id"])
                 _arrived(out, arrival, "")
             out.flush()
@@ -194,17 +196,71 @@ def _watch(out: Output, daemon: link.Link, looked_at: str | None) -> int:
     )
 
 
-def _names(daemon: link.Link, looked_at: str | None) -> tuple[set[str], str | None]:
-    """How arrivals may call the mailbox that is watched, and its project: another may have an agent of that name."""
-    if looked_at == OWNER:
-        return {OWNER}, None
-    if looked_at is None:
-        found = daemon.call("mail.whoami", {})
-        if found["name"] is None:
-            raise Failure(Code.NOT_BOUND, "this session holds no mailbox to watch.", "Run: mbxctl list")
-    else:
-        found = daemon.call("identity.show", {"name": looked_at})["identity"]
-    return {str(found[key]).lower() for key in ("name", "address")}, found["project"]
+def _unread(daemon: link.Link, looked_at: str | None) -> Iterator[dict[str, Any]]:
+    """All that is unread, page by page."""
+    params: dict[str, Any] = {"limit": 200}
+    while True:
+        page = headers(daemon, looked_at, params)
+        yield from page["messages"]
+        if page["before"] is None:
+            return
+        params["before"] = page["before"]
+
+
+class _Mailbox:
+    """The mailbox that is watched, by its id: it may be called otherwise tomorrow, and arrivals have names.
+
+    A name once given is never another's, so each name of the project that is not ours is asked about once.
+    """
+
+    def __init__(self, daemon: link.Link, looked_at: str | None) -> None:
+        headers(daemon, looked_at, {"limit": 1})  # refuses what can't be watched, as `inbox` does
+        self._id: int | None = None
+        self._names, self._project = {OWNER}, None
+        self._others: set[str] = set()
+        if looked_at == OWNER:
+            return
+        found = daemon.call("mail.whoami", {}) if looked_at is None else _row(daemon, looked_at)
+        if found["address"] == OWNER:
+            return
+        self._names, self._project = _names(found), found["project"]
+        row = found if "id" in found else _row(daemon, found["address"])
+        if row["address"] == found["address"]:
+            self._id = row["id"]
+
+    def has(self, arrival: dict[str, Any]) -> bool:
+        """Whether that is where it went. Another project may have an agent of the same name."""
+        to = str(arrival["to"]).lower()
+        if arrival["project"] != self._project or to in self._others:
+            return False
+        if to not in self._names and self._id is not None:
+            self._ask_again()
+        if to not in self._names:
+            self._others.add(to)
+        return to in self._names
+
+    def _ask_again(self) -> None:
+        with link.connect() as daemon:  # as in `_watch`
+            for name in sorted(self._names):
+                found = _row(daemon, name)
+                if found["id"] == self._id:  # a name that it had may lead to another one's from this directory
+                    self._names |= _names(found)
+                    return
+
+
+def _row(daemon: link.Link, name: str) -> dict[str, Any]:
+    """The identity of this name, found as mail finds it: as it is written, else without capitals."""
+    try:
+        found: dict[str, Any] = daemon.call("identity.show", {"name": name})["identity"]
+    except Failure as unknown:
+        if unknown.code != Code.UNKNOWN_IDENTITY or name == name.lower():
+            raise
+        found = daemon.call("identity.show", {"name": name.lower()})["identity"]
+    return found
+
+
+def _names(row: dict[str, Any]) -> set[str]:
+    return {str(row[key]).lower() for key in ("name", "address")}
 
 
 def _arrived(out: Output, one: dict[str, Any], at: str) -> None:

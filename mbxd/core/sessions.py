@@ -13,6 +13,10 @@ from mbxd.core.events import SessionRef
 from mbxd.core.rejected import Rejected
 from mbxd.core.state import Identity, SessionKey, State
 
+_UNTOLD = "a command line doesn't say for which one it runs."
+_ASK_ITSELF = "Let the conversation call the tools itself, mbx_whoami first: its calls say whose they are."
+_SEND_HANDLE = 'Send the conversation\'s handle as `_meta` value "mbx/session".'
+
 
 class Acting(NamedTuple):
     """The session a caller acts as, and the identity it holds, if any."""
@@ -45,9 +49,9 @@ def acting(state: State, caller: Caller) -> Acting:
             names = sorted(state.identities[i].address for i in held)
             raise Rejected(
                 Code.AMBIGUOUS_SESSION,
-                f"This process holds {len(held)} identities ({', '.join(names[:5])}) for different conversations, "
-                "and this call doesn't say which conversation it belongs to.",
-                'Send the conversation\'s handle as `_meta` value "mbx/session".',
+                f"This process holds {len(held)} identities ({', '.join(names[:5])}) for different conversations, and "
+                + (_UNTOLD if caller.beneath_agent else "this call doesn't say which conversation it belongs to."),
+                _ASK_ITSELF if caller.beneath_agent else _SEND_HANDLE,
                 data={"names": names[:20]},
             )
         for only in held:
@@ -57,9 +61,8 @@ def acting(state: State, caller: Caller) -> Acting:
         if len(caller.conversations) > 1:
             raise Rejected(
                 Code.AMBIGUOUS_SESSION,
-                f"This agent CLI has {len(caller.conversations)} conversations, and a command line doesn't say "
-                "for which one it runs.",
-                "Let the agent call the tool mbx_identity itself.",
+                f"This agent CLI has {len(caller.conversations)} conversations, and {_UNTOLD}",
+                _ASK_ITSELF,
             )
         # A mailbox held without the handle would be out of reach for the one conversation that there is.
         handle = next(iter(caller.conversations), "")

@@ -461,6 +461,11 @@ def test_a_call_without_a_handle_acts_as_the_only_holder(world: World) -> None:
     register(world, replace(ANNA, handle="b"), "shop-qa", "qa")
     refusal = refused(world, "identity.claim", ClaimParams(), ANNA)
     assert (refusal.code, refusal.data) == (Code.AMBIGUOUS_SESSION, {"names": ["shop-backend", "shop-qa"]})
+    assert "_meta" in refusal.hint
+    typed = refused(world, "identity.claim", ClaimParams(), replace(ANNA, beneath_agent=True))
+    assert (typed.code, typed.data) == (refusal.code, refusal.data)
+    assert ("shop-backend, shop-qa" in typed.message, "command line" in typed.message) == (True, True)
+    assert ("_meta" in typed.hint, "mbx_whoami" in typed.hint) == (False, True)
     assert release(world, ANNA) == Refusal("AMBIGUOUS_SESSION")
     assert register(world, ANNA, "zebra", "stripes") == Refusal("AMBIGUOUS_SESSION")
     assert release(world, replace(ANNA, handle="b"))["released"] == "shop-qa"

@@ -165,6 +165,33 @@ def test_watch_hears_of_mail_as_it_comes(real: Place, agent: AgentCli) -> None:
         assert watch.wait(LIMIT) == 0
 
 
+def test_watch_follows_a_rename(real: Place) -> None:
+    needs_a_person(real)
+    for name, role in (("shop-api", "api"), ("shop-web", "web")):
+        assert real.run("register", name, "--role", role).code == 0
+    with subprocess.Popen(
+        [sys.executable, "-m", "mbxctl", "inbox", "--watch", "--json", "--as", "SHOP-API"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=real.project,
+        env=real.env,
+    ) as watch:
+        try:
+            assert "watching for mail" in line_of(watch.stderr)
+            for to in ("shop-web", "shop-api"):
+                send(real, to, subject=f"before, to {to}")
+            assert json.loads(line_of(watch.stdout))["subject"] == "before, to shop-api"
+            assert real.run("rename", "shop-api", "shop-core").code == 0
+            send(real, "shop-web", subject="after")
+            for to in ("shop-core", "shop-api"):
+                send(real, to, subject=f"after, to {to}")
+                assert json.loads(line_of(watch.stdout))["subject"] == f"after, to {to}"
+        finally:
+            watch.send_signal(signal.SIGINT)
+        assert watch.wait(LIMIT) == 0
+
+
 def test_care_of_the_mail_file(real: Place) -> None:
     needs_a_person(real)
     real.run("register", "shop-api", "--role", "api")

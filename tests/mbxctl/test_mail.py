@@ -107,6 +107,14 @@ def test_whoami_of_nobody(place: Place, serve: Serve) -> None:
     assert "warning: NOT_BOUND" in result.err
 
 
+def test_whoami_that_can_not_be_told(place: Place, serve: Serve) -> None:
+    nobody = dict.fromkeys(("name", "address", "role", "project", "epoch"))
+    serve(mail__whoami=whoami(**nobody, unread=0, warnings=["AMBIGUOUS_SESSION: it holds 2 identities (a-b, c-d)"]))
+    result = place.run("whoami")
+    assert result.out == "unclear: this process has several conversations\n"
+    assert "(a-b, c-d)" in result.err
+
+
 def test_inbox_is_the_callers_own(place: Place, serve: Serve) -> None:
     stub = serve(mail__inbox=messages(header(), header(needs_reply=True, kind="request"), before="c1"))
     result = place.run("inbox", "--limit", "5")
@@ -162,6 +170,29 @@ def test_read_as_somebody_looks(place: Place, serve: Serve) -> None:
     stub = serve(mail__peek=messages(header(body="b")))
     assert place.run("read", ID, "--as", "shop-api").code == 0
     assert stub.calls[-1] == ("mail.peek", {"name": "shop-api", "id": ID})
+
+
+def test_read_shows_what_there_is_beside_what_is_not(place: Place, serve: Serve) -> None:
+    def read(params: dict[str, Any]) -> dict[str, Any]:
+        one = params.get("id") or params["ids"][0]
+        if one.startswith("bad"):
+            return refusal("UNKNOWN_MESSAGE", f"there is no message {one}")
+        return refusal("NOT_BOUND", "lost") if one == "lost" else messages(header(id=one, body=f"body of {one}"))
+
+    stub = serve(mail__read=read, mail__peek=read)
+    for args in (("bad1", ID, "bad2", "other"), ("bad1", ID, "bad2", "other", "--as", "shop-api")):
+        result = place.run("read", *args)
+        assert (result.code, "[UNKNOWN_MESSAGE]" in result.err, "bad2" in result.err) == (3, True, True)
+        assert f"body of {ID}" in result.out
+        assert "body of other" in result.out
+    as_json = place.run("read", ID, "bad1", "bad2", "--json")
+    assert (as_json.code, as_json.document["error"]["code"]) == (3, "UNKNOWN_MESSAGE")
+    assert [one["id"] for one in as_json.document["messages"]] == [ID]
+    assert as_json.document["warnings"] == ["UNKNOWN_MESSAGE: there is no message bad2"]
+    assert list(place.run("read", "bad1", "--json").document) == ["error"]
+    result = place.run("read", ID, "lost", "other")  # what is not about one message ends it
+    assert (result.code, f"body of {ID}" in result.out, "[NOT_BOUND]" in result.err) == (1, True, True)
+    assert stub.requests[-1] == ("mail.read", {"ids": ["lost"]})
 
 
 def test_a_body_can_not_end_its_fence() -> None:
@@ -364,10 +395,20 @@ def arrival(**changes: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "events.mail", "params": {**base, "id": ID, **changes}}
 
 
+def shown(name: str = "shop-api", **changes: Any) -> dict[str, Any]:
+    return {"identity": row(name, **changes), "epoch": 1, "aliases": [], "warnings": []}
+
+
+def seen(result: Result) -> list[str]:
+    """Ids in the order of their lines."""
+    return [line.split()[1] for line in result.out.splitlines()]
+
+
 def test_watch_shows_what_is_there_then_what_comes(place: Place, serve: Serve) -> None:
     stub = serve(
         mail__whoami=whoami(),
         mail__inbox=messages(header(id="old", subject="here")),
+        identity__show=shown(),
         events__subscribe={"subscribed": True, "seq": 1},
     )
     stub.pushes = [
@@ -391,16 +432,91 @@ def test_watch_shows_what_is_there_then_what_comes(place: Place, serve: Serve) -
 def test_watch_of_the_owner_and_of_another(place: Place, serve: Serve) -> None:
     stub = serve(
         mail__peek=messages(),
-        identity__show={"identity": row("shop-api"), "epoch": 1, "aliases": [], "warnings": []},
+        identity__show=shown(),
         events__subscribe={"subscribed": True, "seq": 1},
     )
     stub.pushes = [arrival(id="a"), arrival(id="b", to="owner", project=None)]
-    assert [line.split()[1] for line in place.run("inbox", "--watch", "--owner").out.splitlines()] == ["b"]
-    assert [line.split()[1] for line in place.run("inbox", "--watch", "--as", "shop-api").out.splitlines()] == ["a"]
+    assert seen(place.run("inbox", "--watch", "--owner")) == ["b"]
+    assert seen(place.run("inbox", "--watch", "--as", "shop-api")) == ["a"]
+    stub.answers["mail.whoami"] = whoami(name="owner", address="owner", role=None, project=None, epoch=None)
+    stub.answers["mail.inbox"] = messages()
+    assert seen(place.run("inbox", "--watch")) == ["b"]
+
+
+@pytest.mark.parametrize("args", [(), ("--as", "shop-api")])
+def test_watch_follows_a_mailbox_that_is_renamed(place: Place, serve: Serve, args: tuple[str, ...]) -> None:
+    names = iter(["shop-api", "shop-api", "shop-apis"])  # at first; when shop-web had mail; when shop-apis had
+    stub = serve(
+        mail__whoami=whoami(),
+        mail__inbox=messages(),
+        mail__peek=messages(),
+        identity__show=lambda _params: shown(next(names)),
+        events__subscribe={"subscribed": True, "seq": 1},
+    )
+    stub.pushes = [
+        arrival(id="before"),
+        arrival(id="other1", to="shop-web"),
+        arrival(id="after", to="shop-apis"),
+        arrival(id="old-name"),
+        arrival(id="foreign", to="shop-apis", project="blog"),
+        arrival(id="other2", to="Shop-Web"),
+        arrival(id="again", to="shop-apis"),
+    ]
+    assert seen(place.run("inbox", "--watch", *args)) == ["before", "after", "old-name", "again"]
+    assert next(names, None) is None, "who has been asked about is not asked about again"
+
+
+def test_watch_is_not_misled_by_another_of_its_old_name(place: Place, serve: Serve) -> None:
+    rows = iter([shown(), shown("Shop-Api", id=2, address="blog-shop-api")])
+    stub = serve(
+        mail__peek=messages(),
+        identity__show=lambda _params: next(rows),
+        events__subscribe={"subscribed": True, "seq": 1},
+    )
+    stub.pushes = [arrival(id="theirs", to="blog-shop-api"), arrival(id="ours")]
+    assert seen(place.run("inbox", "--watch", "--as", "shop-api")) == ["ours"]
+
+
+def test_watch_takes_a_name_as_inbox_does(place: Place, serve: Serve) -> None:
+    def show(params: dict[str, Any]) -> dict[str, Any]:
+        return shown() if params["name"] == "shop-api" else refusal("UNKNOWN_IDENTITY", "no such mailbox")
+
+    stub = serve(mail__peek=messages(), identity__show=show, events__subscribe={"subscribed": True, "seq": 1})
+    stub.pushes = [arrival(id="a")]
+    assert seen(place.run("inbox", "--watch", "--as", "SHOP-API")) == ["a"]
+    stub.answers["mail.peek"] = refusal("UNKNOWN_IDENTITY", "There is no mailbox X. Did you mean Y?")
+    result = place.run("inbox", "--watch", "--as", "X")
+    assert (result.code, "Did you mean" in result.err) == (3, True)
+
+
+def test_watch_begins_with_all_that_is_unread(place: Place, serve: Serve) -> None:
+    pages = {
+        None: messages(header(id="m1"), header(id="m2"), before="c1"),
+        "c1": messages(before="c2"),
+        "c2": messages(header(id="m3")),
+    }
+    stub = serve(
+        mail__peek=lambda params: pages[params.get("before")],
+        events__subscribe={"subscribed": True, "seq": 1},
+    )
+    stub.pushes = [arrival(id="m3", to="owner", project=None), arrival(id="m4", to="owner", project=None)]
+    assert seen(place.run("inbox", "--watch", "--owner")) == ["m1", "m2", "m3", "m4"]
+
+
+def test_watch_of_nothing_says_what_is_wrong(place: Place, serve: Serve) -> None:
+    stub = serve(mail__inbox=refusal("AMBIGUOUS_SESSION", "It holds 2 identities (a-b, c-d)", "Let it call the tools."))
+    result = place.run("inbox", "--watch")
+    assert (result.code, "a-b, c-d" in result.err, "Let it call" in result.err) == (4, True, True)
+    assert stub.methods() == ["mail.inbox"]
 
 
 def test_watch_ends_with_ctrl_c(place: Place, serve: Serve) -> None:
-    stub = serve(mail__whoami=whoami(), mail__inbox=messages(), events__subscribe={"subscribed": True, "seq": 1})
+    stub = serve(
+        mail__whoami=whoami(),
+        mail__inbox=messages(),
+        identity__show=shown(),
+        events__subscribe={"subscribed": True, "seq": 1},
+    )
     stub.keep_open = True
     process = subprocess.Popen(
         [sys.executable, "-m", "mbxctl", "inbox", "--watch"],
@@ -464,6 +580,15 @@ def test_hook_of_nobody(place: Place, serve: Serve) -> None:
     assert "holds no mailbox" in hook(place)
     stub.answers["identity.list"] = listing(pending=WISH)
     assert "you were shop-api" in hook(place)
+
+
+def test_hook_of_a_process_with_two_mailboxes(place: Place, serve: Serve) -> None:
+    text = "This process holds 2 identities (shop-api, shop-web) for different conversations, and so on."
+    serve(identity__list=listing(warnings=[f"AMBIGUOUS_SESSION: {text}"]))
+    said = hook(place)
+    assert said == f"mbx: {text} Call mbx_whoami yourself: it says which one you are.\n"
+    assert hook(place, {"hook_event_name": "Stop"}) == ""
+    assert json.loads(hook(place, None, "--json"))["line"] == said.rstrip("\n")
 
 
 def test_hook_hints_at_the_session_only_for_claude_code(place: Place, serve: Serve) -> None:
