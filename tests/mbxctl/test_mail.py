@@ -192,7 +192,7 @@ def test_read_shows_what_there_is_beside_what_is_not(place: Place, serve: Serve)
     assert list(place.run("read", "bad1", "--json").document) == ["error"]
     result = place.run("read", ID, "lost", "other")  # what is not about one message ends it
     assert (result.code, f"body of {ID}" in result.out, "[NOT_BOUND]" in result.err) == (1, True, True)
-    assert stub.requests[-1] == ("mail.read", {"ids": ["lost"]})
+    assert stub.calls[-1] == ("mail.read", {"ids": ["lost"]})
 
 
 def test_a_body_can_not_end_its_fence() -> None:
