@@ -174,11 +174,18 @@ def _shares_session(held: Identity, wanted: Identity) -> Rejected:
 def _refuse_taken(state: State, project: projects.Found, name: str) -> None:
     known = agentnames.taken(state, project.id, name)
     if known is not None:
+        other = state.identities[known]
+        kept = (
+            ""
+            if other.name.lower() == name.lower()
+            else f": {other.name} was called that before, and still answers to it"
+        )
+        there = "" if other.retired == "retired" else "; to take the existing one use register_agent"
         raise Rejected(
             Code.NAME_TAKEN,
-            f"{state.identities[known].name} exists already in {project.slug}.",
-            "Choose another hint or leave it out; to take the existing one use register_agent.",
-            data={"name": state.identities[known].name, "project": project.slug},
+            f"{name} exists already in {project.slug}{kept}.",
+            f"Choose another hint or leave it out{there}.",
+            data={"name": other.name, "project": project.slug},
         )
 
 
@@ -301,7 +308,10 @@ def retire(state: State, params: wire.RetireAgentParams, ctx: Context) -> Decisi
             elif stand.state == "vacant":
                 events.append(ev.HolderEnded(identity.id, identity.epoch, stand.reason, ctx.now, active))
             else:
-                raise view.in_use(identity, identity.hold, stand)
+                refusal = view.in_use(identity, identity.hold, stand)
+                free = f'mbxctl free {identity.address} --reason "..."'
+                refusal.hint = f"Its own session can retire it; or ask your user to free it first: {free}"
+                raise refusal
         events.append(ev.Retired(identity.id, "retired", ctx.now))
     result = wire.RetireResult(
         name=identity.name,

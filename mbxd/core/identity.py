@@ -5,7 +5,6 @@ Owns what `mbx_identity` may do. Reads state, returns events and a result; never
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -19,16 +18,14 @@ from mbx_wire.identity import (
     ReleaseParams,
     ReleaseResult,
 )
+from mbxd.core import advice, evolve, naming, view
 from mbxd.core import events as ev
-from mbxd.core import evolve, naming, view
 from mbxd.core.context import Context
 from mbxd.core.liveness import Standing
 from mbxd.core.rejected import Rejected
 from mbxd.core.sessions import Acting, acting, held_last, pending
 from mbxd.core.state import NO_PROJECT, Identity, State
 from mbxd.core.times import iso
-
-CANDIDATES_MAX = 5
 
 
 class Decision(NamedTuple):
@@ -46,7 +43,7 @@ def claim(state: State, params: ClaimParams, ctx: Context) -> Decision:
     who = acting(state, ctx.caller)
     role = None if params.role is None else naming.check_role(params.role)
     description = None if params.description is None else naming.check_description(params.description)
-    found = params.name or _unnamed(state, who, ctx)
+    found = params.name or _unnamed(state, role, who, ctx)
     if isinstance(found, str):
         project = view.project_id(state, ctx)
         name, known = found, state.find(found, project) or state.find(naming.check_address(found), project)
@@ -63,14 +60,14 @@ def claim_known(
     refusal = view.blocker(identity, who, ctx, role=role is not None)
     if refusal is not None:
         raise refusal
-    _check_same_role(identity, role)
+    _check_same_role(state, identity, role, who, ctx)
     warnings = _foreign_project(state, identity, ctx)
     if description is not None:
         warnings.append("`description` was not used: the mailbox exists.")
     return grant(state, identity, who, ctx, action="claim", role=role, warnings=warnings)
 
 
-def _unnamed(state: State, who: Acting, ctx: Context) -> Identity | str:
+def _unnamed(state: State, role: str | None, who: Acting, ctx: Context) -> Identity | str:
     """What a claim without a name means; a name where a wish is for a mailbox that doesn't exist."""
     if who.holds is not None:
         return who.holds
@@ -81,36 +78,35 @@ def _unnamed(state: State, who: Acting, ctx: Context) -> Identity | str:
     last = held_last(state, who.session, project)
     if last is not None:
         return last
-    vacant = _vacant(state, ctx)
+    # Only what the call below gives: those of this role or none, or those that need none; else those that need one.
+    if role is not None:
+        vacant = advice.vacant(state, ctx, lambda i: i.role in {role, None})
+        needed, like = role, f' with the role "{role}" or none'
+    else:
+        vacant = advice.vacant(state, ctx, lambda i: view.obstacle(i, who, ctx) is None)
+        needed, like = None, ""
+        if not vacant:
+            vacant = advice.vacant(state, ctx, lambda i: i.role is None)
+            needed, like = advice.ANY_ROLE, " without a role" if vacant else ""
     raise Rejected(
         Code.NAME_REQUIRED,
         "This session held nothing before, so claim needs a name."
-        + (f" Vacant here: {', '.join(vacant)}." if vacant else " Nothing is vacant here."),
-        f'Claim one: {{"action":"claim","name":"{vacant[0]}"}}.'
+        + (f" Vacant here{like}: {', '.join(vacant)}." if vacant else f" Nothing{like} is vacant here."),
+        f"Claim one: {advice.claim(vacant[0], needed)}."
         if vacant
-        else 'Register one: {"action":"register","name":"<project>-<role>","role":"<role>"}.',
+        else f"Register one: {advice.register(state, role or advice.ANY_ROLE, ctx)}.",
         data={"vacant": vacant},
     )
 
 
-def _vacant(state: State, ctx: Context, role: str | None = None) -> list[str]:
-    project = view.project_id(state, ctx)
-    if ctx.caller.project is not None and project == NO_PROJECT:
-        return []
-    free = (
-        i.address
-        for i in (state.identities[state.by_address[a]] for a in islice(state.roster(project), naming.NEAR_SCANNED))
-        if (role is None or i.role == role) and i.retired is None and view.standing(i, ctx).state == "vacant"
-    )
-    return list(islice(free, CANDIDATES_MAX))
-
-
-def _check_same_role(identity: Identity, role: str | None) -> None:
+def _check_same_role(state: State, identity: Identity, role: str | None, who: Acting, ctx: Context) -> None:
     if role is not None and identity.role is not None and role != identity.role:
+        # Who holds one, this one by then, can't register another.
+        other = "" if who.holds is not None else f" Or register another: {advice.register(state, role, ctx)}."
         raise Rejected(
             Code.ROLE_MISMATCH,
             f'{identity.address} has the role "{identity.role}", not "{role}".',
-            f'Claim it without a role, or register another name for the role "{role}".',
+            f"Claim it without a role: {advice.claim(identity.address, None)}.{other}",
             data={"role": identity.role},
         )
 
@@ -132,15 +128,15 @@ def _claim_unknown(
     known = ctx.caller.project is None or project != NO_PROJECT
     others = state.roster(project) if known else []
     near = naming.near(name, others, slug)
-    vacant = [] if role is None else _vacant(state, ctx, role)
+    vacant = [] if role is None else advice.vacant(state, ctx, lambda i: i.role == role)
     if role is None or near or vacant:
         like = f" Did you mean {' or '.join(near)}?" if near else ""
         same = f' Vacant with the role "{role}": {", ".join(vacant)}.' if vacant else ""
         raise Rejected(
             Code.UNKNOWN_IDENTITY,
             f"There is no mailbox {name}.{like}{same}",
-            "Claim one that exists, or make this one: "
-            f'{{"action":"register","name":"{name}","role":"{role or "backend"}"}}.',
+            f"{advice.release_first(who)}Claim one that exists, or make this one: "
+            f"{advice.register(state, role or advice.ANY_ROLE, ctx, name)}.",
             data={"near": near, "vacant": vacant},
         )
     if who.holds is not None:
@@ -159,21 +155,20 @@ def register(state: State, params: RegisterParams, ctx: Context) -> Decision:
         raise Rejected(
             Code.ROLE_REQUIRED,
             "register needs a role: what the mailbox is for.",
-            'For example {"action":"register","name":"shop-backend","role":"backend"}.',
+            f"{advice.release_first(who)}For example {advice.register(state, advice.ANY_ROLE, ctx, params.name)}.",
         )
     role = naming.check_role(params.role)
     if params.name is None:
-        example = naming.conventional(slug, role)
         raise Rejected(
             Code.NAME_REQUIRED,
             "register needs a name; none is ever made up for you.",
-            f'By convention <project>-<role>: {{"action":"register","name":"{example}","role":"{role}"}}.',
+            f"{advice.release_first(who)}By convention <project>-<role>: {advice.register(state, role, ctx)}.",
         )
     name = naming.check_address(params.name)
     description = None if params.description is None else naming.check_description(params.description)
     taken = state.find(name, view.project_id(state, ctx))
     if taken is not None and who is not None and who.holds is not None and who.holds.id == taken.id:
-        _check_same_role(taken, role)
+        _check_same_role(state, taken, role, who, ctx)
         return grant(state, taken, who, ctx, action="register", role=role, warnings=[])
     if taken is not None:
         raise _name_taken(state, taken, name, role, slug, who, ctx)
@@ -186,11 +181,12 @@ def _name_taken(
     state: State, taken: Identity, name: str, role: str, slug: str | None, who: Acting | None, ctx: Context
 ) -> Rejected:
     stand = view.standing(taken, ctx)
-    claimable = view.obstacle(taken, who, ctx) is None
+    obstacle = view.obstacle(taken, who, ctx)
+    claimable = obstacle is None
     wanted = naming.conventional(slug, role)
     suggested = naming.free_variant(wanted, state.by_address)
     alias = "" if taken.address == name else f" (now called {taken.address})"
-    return Rejected(
+    refusal = Rejected(
         Code.NAME_TAKEN,
         f"{name}{alias} exists already, in {state.slug(taken.project) or 'no project'}; "
         f"it is {stand.state} ({stand.reason}).",
@@ -205,6 +201,17 @@ def _name_taken(
             "suggested_name": suggested,
         },
     )
+    needed = role if obstacle == Code.ROLE_REQUIRED else None
+    if who is None:  # a person, who registers and claims nothing
+        another = f"Register another name: {advice.register(state, role, ctx)}."
+        free = claimable or needed is not None
+        refusal.hint = f"It exists, and {advice.claim_by_any(taken.address, needed)}. {another}" if free else another
+    elif needed is not None:
+        refusal.hint = f"Claim it with your role: {advice.claim(taken.address, needed)}."
+    elif who.holds is not None:
+        then = "claim it, or register" if obstacle == Code.HOLDS_ANOTHER else "register"
+        refusal.hint = f'{advice.release_first(who)}Then {then} another name, for example "{suggested}".'
+    return refusal
 
 
 def _create(

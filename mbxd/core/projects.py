@@ -70,7 +70,7 @@ def _ref(state: State, given: str, ctx: Context, parameter: str) -> ProjectRef:
             if told is None:
                 raise Rejected(
                     Code.NO_PROJECT,
-                    f"{naming.shown(given)} is no project: a home directory is everybody's.",
+                    f"{naming.shown(given)} is no project: home directories and the root directory are everybody's.",
                     "Name the directory that the agent works in.",
                 )
             return told

@@ -5,6 +5,7 @@ Owns their wording. Reads the parts of the daemon, changes nothing.
 
 from __future__ import annotations
 
+import math
 import sys
 from datetime import datetime
 from typing import Any
@@ -12,23 +13,23 @@ from typing import Any
 from mbx_wire.admin import LogParams, LogResult, ProcessEvidence, StatsResult, StatusResult, WhyResult
 from mbx_wire.envelope import PROTOCOL_MAX, PROTOCOL_MIN
 from mbx_wire.errors import Code
-from mbxd.core import admin, view
+from mbxd.core import admin, advice, view
 from mbxd.core.context import Context
+from mbxd.core.liveness import Evidence, Policy, Standing
 from mbxd.core.rejected import Rejected
-from mbxd.core.state import Identity
+from mbxd.core.sessions import Acting, looking
+from mbxd.core.state import Identity, State
+from mbxd.core.times import iso
 from mbxd.runtime import history as past
 from mbxd.runtime.holders import Watched
 from mbxd.server.services import Services
 
-_RULES = {
-    ("vacant", None): "nobody holds it",
-    ("retired", None): "it was put away",
-    ("live", None): "the host process lives and a process that spoke for the session lives "
-    "(or a connection is open where the evidence can't be read): nobody displaces it",
-    ("detached", "conversation-idle"): "the conversation was silent for 30 minutes while others of its process went on",
-    ("detached", None): "the host process lives, but no process that spoke for the session does",
-    ("unknown", None): "the evidence can't be read and no connection is open: unknown is never dead",
-}
+_LIVE = (
+    "the host process lives and a process that spoke for the session lives "
+    "(or a connection is open where the evidence can't be read): nobody displaces it"
+)
+_DETACHED = "the host process lives, but no process that spoke for the session does"
+_UNKNOWN = "the evidence can't be read and no connection is open: unknown is never dead"
 
 
 def status(services: Services) -> StatusResult:
@@ -83,7 +84,8 @@ def stats(services: Services) -> StatsResult:
 
 def why(services: Services, name: str, ctx: Context) -> WhyResult:
     """The evidence behind a state."""
-    identity = admin.lookup(services.engine.state, name, ctx)
+    state = services.engine.state
+    identity = admin.lookup(state, name, ctx)
     stand = view.standing(identity, ctx)
     seat = services.holders.seat(identity.id)
     processes: list[ProcessEvidence] = []
@@ -91,14 +93,18 @@ def why(services: Services, name: str, ctx: Context) -> WhyResult:
     if seat is not None:
         processes.append(_process(services, "host", seat.host))
         processes += [_process(services, "shim", shim) for shim in seat.shims.values()]
-    rule = _RULES.get((stand.state, stand.reason)) or _RULES[stand.state, None]
-    if stand.state == "vacant" and seat is not None:
-        rule = "its host process is proven gone"
+    elif identity.past is not None:
+        host = identity.past.session.host
+        now = Watched(host, None, services.processes.probe(host, None), services.awake.now())
+        processes.append(_process(services, "last host", now))
+    # The address may be the name of another one in the caller's project; what was asked for leads here.
+    same = state.find(identity.address, view.project_id(state, ctx))
+    called = identity.address if same is identity else name
     return WhyResult(
         name=identity.address,
         state=stand.state,
         reason=stand.reason,
-        rule=rule,
+        rule=_rule(identity, stand, evidence, services.settings.policy),
         epoch=identity.epoch,
         processes=processes,
         attached=evidence is not None and evidence.shims == "alive",
@@ -106,24 +112,75 @@ def why(services: Services, name: str, ctx: Context) -> WhyResult:
         detached_s=None if seat is None or seat.loose_since is None or evidence is None else round(evidence.loose_s, 1),
         grace_s=services.settings.policy.detach_grace,
         last_call_age_s=None if seat is None else round(services.awake.now() - seat.last_call, 1),
-        options=_options(identity, stand.state, stand.free_in_s),
+        options=_options(state, identity, called, stand, ctx),
     )
 
 
-def _options(identity: Identity, state: str, free_in_s: float | None) -> list[str]:
-    name = identity.address
-    free = f'mbxctl free {name} --reason "..." makes it vacant at once; its holder is fenced and told'
-    match state:
+def _rule(identity: Identity, stand: Standing, evidence: Evidence | None, policy: Policy) -> str:
+    """The row of the table in `core.liveness` that was applied, in words."""
+    over = f"; its grace of {_span(policy.detach_grace)} is over" if stand.reason == "grace-over" else ""
+    match stand.state:
+        case "vacant" if identity.hold is not None:
+            return "its host process is proven gone"
+        case "vacant" if identity.past is not None:
+            return f"nobody holds it; {identity.past.session.client} did until {iso(identity.past.ended)}"
         case "vacant":
-            return [f'any session may claim it: mbx_identity {{"action":"claim","name":"{name}"}}']
+            return "nobody holds it"
+        case "retired" if stand.reason == "swept":
+            return "it was vacant, idle and without mail, and was swept away; a claim revives it"
         case "retired":
-            return [f"mbxctl unretire {name} brings it back"]
+            return "it was put away"
         case "live":
-            return ["end the agent, or let it release", free]
-        case _ if free_in_s:
-            return [f"its session may come back at any time; others may claim it in {free_in_s:.0f} s", free]
+            return _LIVE
+        case "detached" if evidence is not None and evidence.shims == "alive":
+            silence = _span(policy.idle_after)
+            return f"the conversation was silent for {silence} while others of its process went on{over}"
+        case "detached":
+            return _DETACHED + over
         case _:
-            return ["any session may claim it now; its own session may come back first", free]
+            return _UNKNOWN + over
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 60:g} minutes" if seconds >= 120 and seconds % 60 == 0 else f"{seconds:g} s"
+
+
+def _options(state: State, identity: Identity, name: str, stand: Standing, ctx: Context) -> list[str]:
+    """What this caller can do, each so that it works as it stands. name: what leads to the identity from here."""
+    who, _ = looking(state, ctx.caller)
+    person = ctx.caller.host is None
+    levers = "" if person else "for your user: "
+    free = f'{levers}mbxctl free {name} --reason "..." makes it vacant at once; its holder is fenced and told'
+    unretire = f"{levers}mbxctl unretire {name} brings it back"
+    match stand.state:
+        case _ if who is not None and who.holds is not None and who.holds.id == identity.id:
+            return ['it is yours; mbx_identity {"action":"release"} lets it go', free]
+        case "vacant":
+            return [_claim(identity, name, who, ctx)]
+        case "retired" if stand.reason == "swept":
+            return [_claim(identity, name, who, ctx), unretire]
+        case "retired":
+            return [unretire]
+        case "live" if person:
+            return ["end the agent, or let it release", free]
+        case "live":
+            return ["wait until its agent ends or releases it, or register another name", free]
+        case _ if stand.free_in_s:
+            wait = math.ceil(stand.free_in_s)
+            return [f"its session may come back at any time; others may claim it in {wait} s", free]
+        case _:
+            return [_claim(identity, name, who, ctx) + "; its own session may come back first", free]
+
+
+def _claim(identity: Identity, name: str, who: Acting | None, ctx: Context) -> str:
+    """How it is claimed: by the caller's session, or by any agent where the caller is none or can't be told."""
+    role = advice.ANY_ROLE if view.obstacle(identity, who, ctx) == Code.ROLE_REQUIRED else None
+    if who is None:
+        return advice.claim_by_any(name, role)
+    if who.holds is not None:
+        first = 'mbx_identity {"action":"release"}'
+        return f"any session that holds nothing may claim it; this one holds {who.holds.address}: {first} first"
+    return f"any session may claim it: {advice.claim(name, role)}"
 
 
 def _process(services: Services, role: str, watched: Watched) -> ProcessEvidence:

@@ -22,7 +22,7 @@ from mbx_wire.agent import (
 from mbx_wire.envelope import ProjectRef
 from mbx_wire.errors import Code
 from mbx_wire.identity import ClaimParams, ListParams, RegisterParams, ReleaseParams
-from mbxd.core import agentnames, tokens
+from mbxd.core import agentnames, machine, tokens
 from mbxd.core import events as ev
 from mbxd.core.binding import Bind
 from mbxd.core.context import PERSON, Caller, Context
@@ -440,6 +440,15 @@ def test_a_swept_one_is_revived_by_an_update_of_whoever_takes_nothing(world: Age
 @pytest.mark.parametrize("key", ["", "   ", "a/b", "../x", "a\x00b", "/x\ny", "x" * 5000, "/" + "\ud800"])
 def test_a_bad_project_key_is_refused(world: AgentWorld, key: str) -> None:
     assert world.create(key=key) == Refusal("PARAMETER_INVALID")
+
+
+@pytest.mark.parametrize("path", ["/", "/home/me"])
+def test_what_is_nobodys_project_is_told_in_true_words(world: AgentWorld, path: str) -> None:
+    ctx = replace(world.context(BOSS), projects={path: None})
+    with pytest.raises(Rejected) as caught:
+        machine.decide(world.state, "project.ensure", EnsureProjectParams(path), ctx)
+    assert caught.value.code == Code.NO_PROJECT
+    assert caught.value.message == f'"{path}" is no project: home directories and the root directory are everybody\'s.'
 
 
 def test_projects_by_path_slug_and_what_the_client_found(world: AgentWorld) -> None:

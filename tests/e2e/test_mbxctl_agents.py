@@ -89,9 +89,26 @@ def test_tokens_and_sweeps_are_refused_beneath_an_agent(real: Place, agent: Agen
     assert agent.call(action="list")["you"]["name"] == "GreenCastle"
 
 
+def test_advice_fits_who_asks(real: Place, agent: AgentCli) -> None:
+    needs_a_person(real)
+    agent.call(action="list")
+    real.run(*MAKE, "--hint", "GreenCastle")
+    vacant = real.run("why", "greencastle").out
+    assert "any agent may claim it: mbx_identity with action=claim, name=greencastle, role=backend" in vacant
+    assert "mbxctl claim" not in vacant
+    again = real.run("register", "greencastle", "--role", "api")
+    assert again.code == 4
+    assert "any agent may claim it: mbx_identity with action=claim, name=greencastle, role=api." in again.err
+    assert "mbxctl register shop-api --role api" in again.err
+    assert agent.mbxctl("claim").err.splitlines()[-1] == "hint: Claim one: mbxctl claim greencastle --role backend."
+    assert "any session may claim it: mbxctl claim greencastle --role backend" in agent.mbxctl("why", "greencastle").out
+    assert agent.mbxctl("claim", "greencastle", "--role", "backend").code == 0
+    assert real.run("free", "greencastle", "--reason", "why not", "--yes").code == 0
+    assert "  last host pid " in real.run("why", "greencastle").out
+
+
 def test_hints_name_commands_and_documents_keep_the_calls(real: Place) -> None:
     real.run("register", "shop-api", "--role", "api")
-    assert "any session may claim it: mbxctl claim shop-api" in real.run("why", "shop-api").out
     assert "mbx_identity" in real.run("why", "shop-api", "--json").out
     assert "See them with mbxctl list." in real.run("whois", "nobody").err
 
