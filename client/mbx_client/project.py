@@ -33,7 +33,7 @@ class Project:
 
 
 class BadProjectFile(ValueError):
-    """A `.mbx.toml` can't be used; the text names the file and says what it must hold."""
+    """A `.mbx.toml` can't be used; the text names the file and the line, and says what it must hold."""
 
 
 def of_directory(directory: str, homes: frozenset[str]) -> Project | None:
@@ -120,15 +120,25 @@ def _configured(path: str) -> str | None:
 
     try:
         slug = tomllib.loads(text.decode()).get("project")
-    except (ValueError, RecursionError) as bad:
-        raise BadProjectFile(f"{path} is no TOML: {bad}") from None
+    except UnicodeDecodeError as bad:
+        line = text.count(b"\n", 0, bad.start) + 1
+        raise BadProjectFile(f"{printable(path)} is no TOML: it is not UTF-8 (at line {line})") from None
+    except (ValueError, RecursionError) as bad:  # the words of a ValueError name the line
+        raise BadProjectFile(f"{printable(path)} is no TOML: {bad}") from None
     if slug is None:
         return None
     if not isinstance(slug, str) or not slug or slugify(slug) != slug:
-        raise BadProjectFile(
-            f'{path}: project must be 1 to {SLUG_MAX} of a-z, 0-9 and single dashes, like project = "shop"'
-        )
+        must = f'project must be 1 to {SLUG_MAX} of a-z, 0-9 and single dashes, like project = "shop"'
+        raise BadProjectFile(f"{printable(path)}{_where(text)}: {must}")
     return slug
+
+
+def _where(text: bytes) -> str:
+    """Where a file sets `project`, as `, line 2`; nothing where that is spelled in an odd way."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip(b" \t[\"'").startswith(b"project"):
+            return f", line {number}"
+    return ""
 
 
 def _plain(text: bytes) -> str | None:

@@ -110,7 +110,8 @@ class Bridge:
     ) -> None:
         """`introduce` makes the params of hello from the handles spoken for so far; `accept` checks its result.
 
-        projects: finds the project of each directory that the arguments of a call name.
+        projects: finds the project of each directory that the arguments of a call name. Raises ValueError when this one
+        or the session's can't be told: the call is refused in those words.
         """
         self.outbox: list[bytes] = []
         self.outcomes: list[Outcome] = []
@@ -152,7 +153,11 @@ class Bridge:
         if call.session is not None:
             meta["session"] = call.session
         params = {"name": call.name, "arguments": call.arguments}
-        projects = self._projects(call.arguments) if self._projects is not None else None
+        try:
+            projects = self._projects(call.arguments) if self._projects is not None else None
+        except ValueError as bad:
+            self.outcomes.append(Outcome(call.ticket, refusal(_words().bad_project_file(str(bad)))))
+            return
         if projects:
             params["projects"] = projects
         try:

@@ -470,14 +470,20 @@ def _checked(message: Any) -> tuple[str, Any, int | str | None] | None:
 
 
 def _handle(meta: Any) -> str | None:
+    """The conversation's handle. One that can't be used is refused: without it the call would be another's."""
     if not isinstance(meta, dict):
         return None
     for key in HANDLE_KEYS:
         value = meta.get(key)
-        if isinstance(value, str) and 0 < len(value) <= MAX_HANDLE:
-            if valid_text(value) != value:  # it goes into what the daemon must be able to read
-                raise ProtocolError(INVALID_PARAMS, f"_meta.{key} holds half of a surrogate pair: no valid Unicode")
-            return value
+        if value is None or value == "":
+            continue
+        if not isinstance(value, str):
+            raise ProtocolError(INVALID_PARAMS, f"_meta.{key} must be a string")
+        if len(value) > MAX_HANDLE:
+            raise ProtocolError(INVALID_PARAMS, f"_meta.{key} is longer than {MAX_HANDLE} characters")
+        if valid_text(value) != value:  # it goes into what the daemon must be able to read
+            raise ProtocolError(INVALID_PARAMS, f"_meta.{key} holds half of a surrogate pair: no valid Unicode")
+        return value
     return None
 
 

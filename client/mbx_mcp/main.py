@@ -80,7 +80,7 @@ class Shim:
         self._eras = Eras(load_tools)
         self._agent = agent
         self._introduction: Introduction | None = None
-        self._link = Link(self._introduce, _projects)
+        self._link = Link(self._introduce, self._projects)
         self._bridge = self._link.bridge
         self._host: Host | None = None
         self._look_at: float | None = None
@@ -234,19 +234,23 @@ class Shim:
         return late or not self._output.size
 
     def _introduce(self, handles: list[str]) -> dict[str, Any]:
+        return self._introduced().params(self._eras.label, handles)
+
+    def _projects(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self._introduced().settle():
+            self._bridge.introduce_again()
+        if not any(name in arguments for name in ("project_key", "human_key")):
+            return {}
+        from mbx_mcp.introduction import named_projects
+
+        return named_projects(arguments)
+
+    def _introduced(self) -> Introduction:
         if self._introduction is None:
             from mbx_mcp.introduction import Introduction
 
             self._introduction = Introduction(self._agent)
-        return self._introduction.params(self._eras.label, handles)
-
-
-def _projects(arguments: dict[str, Any]) -> dict[str, Any]:
-    if not any(name in arguments for name in ("project_key", "human_key")):
-        return {}
-    from mbx_mcp.introduction import named_projects
-
-    return named_projects(arguments)
+        return self._introduction
 
 
 def _arguments(arguments: list[str]) -> str | None:

@@ -57,6 +57,11 @@ def no_text(arguments: dict[str, Any]) -> dict[str, Any]:
     return error_body(Code.TEXT_INVALID, text, "Send valid Unicode text.", data=data)
 
 
+def bad_project_file(why: str) -> dict[str, Any]:
+    """A `.mbx.toml` that can't be used: which project is meant is not guessed. why: with its path and line."""
+    return error_body(Code.PARAMETER_INVALID, why, "Mend that file, or ask your user to; then call again.")
+
+
 def _is_text(value: Any) -> bool:
     try:
         json.dumps(value, ensure_ascii=False).encode()

@@ -126,6 +126,25 @@ def test_bad_project_files_say_what_they_must_hold(tmp_path: Path, text: str) ->
         project.of_directory(str(tmp_path), NO_HOMES)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b'# ours\nproject = "Shop"\n', ", line 2: project must be "),
+        (b'other = 1\n\n"project" = 5\n', ", line 3: project must be "),
+        (b"a = 1\n[project]\nb = 2\n", ", line 2: project must be "),
+        (b'"\\u0070roject" = 5\n', ".mbx.toml: project must be "),
+        (b'project = "shop"\nother =\n', "(at line 2, column 8)"),
+        (b'a = 1\nb = 2\nproject = "caf\xe9"\n', "it is not UTF-8 (at line 3)"),
+    ],
+)
+def test_bad_project_files_say_where(tmp_path: Path, text: bytes, line: str) -> None:
+    (tmp_path / ".mbx.toml").write_bytes(text)
+    with pytest.raises(project.BadProjectFile) as caught:
+        project.of_directory(str(tmp_path), NO_HOMES)
+    assert str(caught.value).startswith(str(tmp_path))
+    assert line in str(caught.value)
+
+
 def test_bytes_that_are_no_utf8_become_text(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xe9"
     os.mkdir(path)

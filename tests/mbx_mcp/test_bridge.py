@@ -64,6 +64,27 @@ def test_a_call_waits_for_hello_and_is_answered() -> None:
     assert subject.next_deadline() is None
 
 
+def test_a_call_whose_project_can_not_be_told_is_refused_here() -> None:
+    faults = ["/shop/.mbx.toml, line 2: project must be ..."]
+
+    def projects(_arguments: dict[str, Any]) -> dict[str, Any]:
+        if faults:
+            raise ValueError(faults[0])
+        return {}
+
+    subject = Bridge(lambda handles: {"sessions": handles}, lambda _hello: None, projects)
+    connect(subject, 0)
+    subject.submit(a_call(), 0)
+    assert (sent(subject), subject.idle) == ([], True)
+    outcome = subject.outcomes.pop()
+    assert outcome.result is not None
+    error = outcome.result["structuredContent"]["error"]
+    assert (error["code"], error["message"], error["retryable"]) == ("PARAMETER_INVALID", faults.pop(), False)
+    subject.submit(a_call(2), 0)
+    (line,) = sent(subject)
+    assert line["method"] == "tool.call"
+
+
 def test_answers_of_our_daemon_are_passed_on_without_decoding() -> None:
     subject = bridge()
     connect(subject, 0)

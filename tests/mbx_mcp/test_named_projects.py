@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mbx_client.project import BadProjectFile
 from mbx_mcp.introduction import named_projects
 
 GIT = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
@@ -34,6 +35,15 @@ def test_a_path_that_does_not_exist_is_left_to_the_daemon(tmp_path: Path) -> Non
     assert named_projects({"project_key": str(tmp_path / "none")}) == {}
     assert named_projects({"project_key": "shop", "human_key": 5}) == {}
     assert named_projects({"project_key": "/a\x00b"}) == {}
+    assert named_projects({"project_key": "/a\ud800b"}) == {}
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    assert named_projects({"project_key": str(tmp_path / "dangling")}) == {}, "it is no home"
+
+
+def test_a_bad_project_file_of_a_named_directory_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".mbx.toml").write_text("project = 3\n")
+    with pytest.raises(BadProjectFile, match="line 1"):
+        named_projects({"project_key": str(tmp_path)})
 
 
 def test_home_and_root_are_no_projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

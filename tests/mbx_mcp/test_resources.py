@@ -142,9 +142,11 @@ def test_legacy_subscriptions_are_bounded() -> None:
     assert one(eras, more)["result"] == {}
 
 
-def test_half_a_surrogate_pair_in_a_handle_is_refused_before_anything_is_open() -> None:
+@pytest.mark.parametrize("bad", ["a\ud800", "x" * 201, 7, ["t"], False])
+def test_a_handle_that_can_not_be_used_is_refused_before_anything_is_open(bad: Any) -> None:
+    """Without it the call would act as another conversation."""
     eras = opened(MODERN)
-    handle = {"threadId": "a\ud800"}
+    handle = {"threadId": bad, "mbx/session": "other"}
     wanted = {"notifications": {"resourceSubscriptions": [INBOX]}, "_meta": {**ENVELOPE, **handle}}
     for method, params in (
         ("subscriptions/listen", wanted),

@@ -61,7 +61,7 @@ def test_handles_come_from_meta_in_their_order(daemon: StubDaemon, state: Path) 
         shim.ask(call(meta={"threadId": "t", "mbx/session": "m"}))
         shim.ask(call(meta={"ai.opencode/sessionID": "o", "mbx/session": "m"}))
         shim.ask(call(meta={"mbx/session": "m"}))
-        shim.ask(call(meta={"threadId": "", "mbx/session": "x" * 201}))
+        shim.ask(call(meta={"threadId": "", "mbx/session": None}))
         daemon.hang_up()
         shim.ask(call())
     sessions = [sent["meta"].get("session") for sent in daemon.asked("tool.call")]
@@ -96,6 +96,27 @@ def test_agent_option_and_project_are_told(daemon: StubDaemon, state: Path, tmp_
     assert hello["project"] == {"key": str(repo), "slug": "shop-front"}
     assert hello["cwd"] == str(repo)
     assert hello["hints"]["agent"] == "wish"
+
+
+def test_a_bad_project_file_is_told_until_it_is_mended(daemon: StubDaemon, state: Path, tmp_path: Path) -> None:
+    """Whatever an agent claimed meanwhile would be in another project; the session stays attached all the same."""
+    here = tmp_path / "shop"
+    here.mkdir()
+    file = here / ".mbx.toml"
+    file.write_text('# ours\nproject = "Shop"\n')
+    with ShimProcess(environment(state), cwd=here) as shim:
+        shim.ask(initialize())
+        daemon.wait_for(lambda: daemon.asked("hello"), "hello")
+        for _ in range(2):
+            error = shim.ask(call())["result"]["structuredContent"]["error"]
+            assert error["code"] == "PARAMETER_INVALID"
+            assert error["message"].startswith(f"{file}, line 2: project must be ")
+        assert daemon.asked("tool.call") == []
+        file.write_text('# ours\nproject = "shop"\n')
+        assert not shim.ask(call())["result"]["isError"]
+    asked = [one for one in daemon.requests if one["method"] in {"hello", "tool.call"}]
+    assert [one["method"] for one in asked] == ["hello", "hello", "tool.call"], "the project is told before the call"
+    assert [one["params"]["project"] for one in asked[:2]] == [None, {"key": "shop", "slug": "shop"}]
 
 
 def test_a_new_client_name_is_told_to_the_daemon(daemon: StubDaemon, state: Path) -> None:
