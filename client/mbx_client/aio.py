@@ -26,7 +26,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from anyio.streams.stapled import StapledObjectStream
 
 from mbx_client import __version__, dial, paths
-from mbx_client.blocking import TIMEOUT, ClientError, result_of
+from mbx_client.blocking import TIMEOUT, ClientError, after_loss, result_of
 from mbx_wire.errors import Code
 from mbx_wire.framing import MAX_LINE, LineReader, Oversized
 
@@ -102,12 +102,12 @@ class Client:
                 await self._send(request)
                 await waiter.done.wait()
         except TimeoutError:
-            text = f"the daemon did not answer {method} within {timeout:g} s; it may have taken effect"
+            text = f"the daemon did not answer {method} within {timeout:g} s{after_loss(method)}"
             raise ClientError(Code.DAEMON_UNRESPONSIVE, text, "run: mbxctl doctor", retryable=True) from None
         finally:
             del self._waiters[number]
         if waiter.message is None:
-            text = f"the connection ended during {method}: it may have taken effect"
+            text = f"the connection ended during {method}{after_loss(method)}"
             raise ClientError(Code.OUTCOME_UNKNOWN, text, "look with: mbxctl list")
         return result_of(waiter.message)
 

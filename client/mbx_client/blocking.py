@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 TIMEOUT = 10.0
 """Seconds for one call unless the caller says otherwise."""
+LOOKS = frozenset(
+    "hello ping status identity.list identity.show identity.why agent.whois mail.whoami mail.inbox mail.read"  # noqa: SIM905 - one a line is long
+    " mail.sent mail.thread mail.search mail.peek mail.check admin.log admin.stats archive.status archive.verify"
+    " archive.log events.subscribe".split()
+)
+"""Methods that do nothing but look: when their answer is lost, nothing else is. A test compares the method table."""
 _PAUSE = 0.05
 _LOST = (BrokenPipeError, ConnectionError)
 _DOWN_HINT = "Run: mbxctl start"
@@ -145,7 +151,7 @@ class Client:
                 raise
             raise ClientError(
                 Code.OUTCOME_UNKNOWN,
-                f"the connection was lost during {method} and the daemon did not come back: it may have taken effect",
+                f"the connection was lost during {method} and the daemon did not come back{after_loss(method)}",
                 "look with: mbxctl list",
             ) from None
 
@@ -271,7 +277,7 @@ class Client:
     def _silent(self, method: str) -> NoReturn:
         raise ClientError(
             Code.DAEMON_UNRESPONSIVE,
-            f"the daemon{self._who()} did not answer {method} in time; it may have taken effect",
+            f"the daemon{self._who()} did not answer {method} in time{after_loss(method)}",
             "run: mbxctl doctor",
             retryable=True,
         ) from None
@@ -321,6 +327,11 @@ def connect_or_start(where: paths.Places | None = None, *, name: str = "mbxctl",
     except launch.StartFailed as bad:
         raise ClientError(Code.DAEMON_DOWN, f"the daemon does not start: {bad}", "run: mbxctl doctor") from bad
     return connect(where, name=name, timeout=_left(deadline))
+
+
+def after_loss(method: str) -> str:
+    """What else to say when the answer to a method did not come."""
+    return "" if method in LOOKS else "; it may have taken effect"
 
 
 def _left(deadline: float) -> float:

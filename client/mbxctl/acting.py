@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mbx_wire.errors import Code
 from mbxctl import link
 from mbxctl.failure import Failure
 from mbxctl.inspecting import identity_line
@@ -76,14 +77,26 @@ def run_free(out: Output, name: str, reason: str, *, yes: bool) -> int:
     """Take a mailbox from its holder, who is fenced and told; asks first on a terminal."""
     with link.connect() as daemon:
         if not yes:
-            _confirm(out, daemon.call("identity.show", {"name": name})["identity"])
+            row = daemon.call("identity.show", {"name": name})["identity"]
+            if row["holder"] is not None:  # nobody loses anything by freeing what is vacant
+                _check_allowed(daemon, name)
+                _confirm(out, row)
         result = daemon.call("admin.free", {"name": name, "reason": reason})
     return _changed(out, result, "freed", "was vacant already:")
 
 
+def _check_allowed(daemon: link.Link, name: str) -> None:
+    """Raise the refusal that no yes would change: NOT_ALLOWED, beneath an agent. A look under the same rule tells."""
+    try:
+        daemon.call("mail.peek", {"name": name, "limit": 1})
+    except Failure as refusal:
+        if refusal.code == Code.NOT_ALLOWED:
+            raise
+
+
 def _confirm(out: Output, row: dict[str, Any]) -> None:
     holder = row["holder"]
-    held = f"held by {holder['client']} (pid {holder['pid']}) since {holder['since']}" if holder else "held by nobody"
+    held = f"held by {holder['client']} (pid {holder['pid']}) since {holder['since']}"
     if not out.can_ask:
         raise Failure(
             "CONFIRMATION_REQUIRED",

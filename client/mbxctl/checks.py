@@ -6,6 +6,7 @@ Reads only. Asks a running daemon over the frozen mini-protocol, so that any ver
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 from mbx_client import launch, paths
 from mbx_wire import places
 from mbx_wire.errors import Code
+from mbx_wire.versions import order
 from mbxctl import checks_place, link, lockfile, service
 from mbxctl.checks_place import Finding
 from mbxctl.failure import Failure
@@ -54,7 +56,7 @@ def _daemon(where: paths.Places) -> Iterator[Finding]:
         return
     version = status.get("version", "?")
     yield Finding("ok", "daemon", f"mbxd {version} answers, pid {status['pid']}, at {status.get('socket', '?')}")
-    yield from _skew(str(version))
+    yield from _skew(str(version), status.get("executable"))
     yield from _other_state(where, status)
     yield _liveness(status)
     error = status.get("config_error")
@@ -62,20 +64,28 @@ def _daemon(where: paths.Places) -> Iterator[Finding]:
         fix = f"mend {status.get('config_path')}; it is read again by itself"
         yield Finding("fail", "config", f"the configuration is not applied: {error}", fix)
     else:
-        yield Finding("ok", "config", str(status.get("config_path", "?")))
+        yield checks_place.config(str(status.get("config_path") or where.config))
     for reason in status.get("degraded", []):
         if reason != error:
             yield Finding("warn", "degraded", reason)
 
 
 def _no_daemon(where: paths.Places, failure: Failure) -> Finding:
-    if failure.code != Code.DAEMON_DOWN:
-        return Finding("fail", "daemon", str(failure), failure.body["hint"])
+    unresponsive = failure.code == Code.DAEMON_UNRESPONSIVE
+    if failure.code != Code.DAEMON_DOWN and not unresponsive:
+        hint = str(failure.body["hint"])
+        return Finding("fail", "daemon", str(failure), None if "mbxctl doctor" in hint else hint)
     holder = lockfile.holder(where)
+    look = f"see {where.file(places.LOG_NAME)}; then `mbxctl restart`"
     if holder is not None:
         holder.close()
         message = f"pid {holder.pid} holds the lock, yet no socket answers: it is starting, stuck, or elsewhere"
-        return Finding("fail", "daemon", message, f"see {where.file(places.LOG_NAME)}; then `mbxctl restart`")
+        if lockfile.is_stopped(holder.pid):
+            message = f"{failure if unresponsive else message}; it was stopped by a signal (SIGSTOP, Ctrl-Z)"
+            return Finding("fail", "daemon", message, f"kill -CONT {holder.pid}")
+        return Finding("fail", "daemon", str(failure) if unresponsive else message, look)
+    if unresponsive:
+        return Finding("fail", "daemon", str(failure), look)
     if launch.is_stopped(where):
         return Finding("note", "daemon", "stopped with `mbxctl stop`; agents start none", "mbxctl start")
     return Finding("note", "daemon", "not running; an agent's first call starts it, and so does `mbxctl start`")
@@ -105,10 +115,15 @@ def _last_words(log: str) -> str:
     return f"; its last words: {words[-1][:300]}" if words else ""
 
 
-def _skew(running: str) -> Iterator[Finding]:
+def _skew(running: str, python: object) -> Iterator[Finding]:
     installed = link.installed_version()
-    if running != installed:
-        yield Finding("warn", "version", f"running {running}, installed {installed}", "mbxctl restart")
+    if running == installed:
+        return
+    fix = "mbxctl restart"
+    if order(running) > order(installed):  # a restart from here would start the older daemon
+        newer = f" ({shlex.quote(python)} -m mbxctl)" if isinstance(python, str) and python else ""
+        fix = f"use the newer mbxctl{newer}, or update this one"
+    yield Finding("warn", "version", f"running {running}, installed {installed}", fix)
 
 
 def _other_state(where: paths.Places, status: dict[str, Any]) -> Iterator[Finding]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from mbx_client import launch, paths
+from mbx_wire import places
 from mbx_wire.errors import Code
+from mbx_wire.versions import order
 from mbxctl import link, lockfile, service
 from mbxctl.failure import Failure
 from mbxctl.render import Output, ago, count, duration
@@ -80,7 +82,8 @@ def _restart_would(status: dict[str, Any], installed: str) -> dict[str, Any]:
     keeps = f"{count(held, 'name stays', 'names stay')} held"
     if running == installed:
         return {"needed": False, "would": f"not needed, the running daemon is the installed version; {keeps}"}
-    return {"needed": True, "would": f"`mbxctl restart` would go from {running} to {installed}; {keeps}"}
+    back = "back " if isinstance(running, str) and order(running) > order(installed) else ""
+    return {"needed": True, "would": f"`mbxctl restart` would go {back}from {running} to {installed}; {keeps}"}
 
 
 def run_start(out: Output) -> int:
@@ -190,11 +193,11 @@ def _end(where: paths.Places, status: dict[str, Any] | None) -> int | None:
             return None
         asked = _ask_to_stop(status)
         if lock_holder is None:
-            return _ended_unseen(status, asked=asked)
+            return _ended_unseen(where, status, asked=asked)
         if not (asked and lock_holder.wait_gone(_STOP_S)):
             lock_holder.terminate()
             if not lock_holder.wait_gone(_STOP_S):
-                raise _will_not_go(lock_holder.pid)
+                raise _will_not_go(where, lock_holder.pid)
         return lock_holder.pid
     finally:
         if lock_holder is not None:
@@ -214,7 +217,7 @@ def _ask_to_stop(status: dict[str, Any] | None) -> bool:
     return True
 
 
-def _ended_unseen(status: dict[str, Any] | None, *, asked: bool) -> int | None:
+def _ended_unseen(where: paths.Places, status: dict[str, Any] | None, *, asked: bool) -> int | None:
     """A daemon whose process this one can't see (a container, an explicit socket): its socket tells."""
     import time
 
@@ -223,14 +226,21 @@ def _ended_unseen(status: dict[str, Any] | None, *, asked: bool) -> int | None:
         if _status_or_none() is None:
             return int(status["pid"]) if status and "pid" in status else None
         time.sleep(0.05)
-    raise _will_not_go(int((status or {}).get("pid", 0)))
+    raise _will_not_go(where, (status or {}).get("pid"))
 
 
-def _will_not_go(pid: int) -> Failure:
+def _will_not_go(where: paths.Places, pid: int | None) -> Failure:
+    # Without a pid there is no process that this one can see: no signal is named, least of all to pid 0.
+    if pid is None:
+        ways = "end it where it runs"
+    elif lockfile.is_stopped(pid):
+        ways = f"a signal has stopped it, and it ends once it goes on: kill -CONT {pid}"
+    else:
+        ways = f"as a last resort: kill -9 {pid}"
     return Failure(
         Code.DAEMON_UNRESPONSIVE,
-        f"mbxd (pid {pid}) did not end within {_STOP_S:.0f} s.",
-        f"Look at its log (`mbxctl doctor` names it); as a last resort: kill -9 {pid}. No acknowledged change is lost.",
+        f"mbxd{'' if pid is None else f' (pid {pid})'} did not end within {_STOP_S:.0f} s.",
+        f"Its log is {where.file(places.LOG_NAME)}; {ways}. No acknowledged change is lost.",
         retryable=True,
         data={"pid": pid},
     )

@@ -65,7 +65,8 @@ def _hints(out: Output, result: dict[str, Any], *, whole_host: bool, asked: bool
     project = result["project"]
     rows = result["identities"]
     where = "on this host" if whole_host or project is None else f"in project {project['slug']}"
-    free = sum(1 for row in rows if row["claimable"] and row["state"] == "vacant")
+    # By state, as the column shows it: what this caller in particular may claim is another question.
+    vacant = sum(1 for row in rows if row["state"] == "vacant")
     if whole_host and not asked:
         out.talk("no project here: showing the whole host")
     if result["you"]:
@@ -75,7 +76,7 @@ def _hints(out: Output, result: dict[str, Any], *, whole_host: bool, asked: bool
         out.talk(f"you lost {lost['name']} at {lost['at']} ({lost['how']})")
     if rows:
         known = render.count(len(rows), "identity", "identities")
-        out.talk(f"{known} {where}, {free} vacant; `mbxctl why NAME` tells the evidence behind a state")
+        out.talk(f"{known} {where}, {vacant} vacant; `mbxctl why NAME` tells the evidence behind a state")
     else:
         more = "" if whole_host else ", `mbxctl list --all` shows the whole host"
         out.talk(f"no identities {where}; `mbxctl register NAME --role ROLE` makes one{more}")

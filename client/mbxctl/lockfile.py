@@ -98,12 +98,27 @@ def start_ticks(pid: int) -> int:
     if sys.platform != "linux":
         return _portable_ticks(pid)
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read(4096)
-        fields = text[text.rindex(b")") + 2 :].split()
+        fields = _stat(pid)
         return 0 if fields[0] == b"Z" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal stopped it (SIGSTOP, Ctrl-Z): it answers nothing and takes no other signal before SIGCONT."""
+    if sys.platform != "linux":
+        return _portable_stopped(pid)
+    try:
+        return _stat(pid)[0] in {b"T", b"t"}
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Fields of /proc/pid/stat from the third, the state, on."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        text = file.read(4096)
+    return text[text.rindex(b")") + 2 :].split()
 
 
 def _portable_ticks(pid: int) -> int:
@@ -115,6 +130,15 @@ def _portable_ticks(pid: int) -> int:
         return round(start * 1e6) if start else 0
     except psutil.Error:
         return 0
+
+
+def _portable_stopped(pid: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def _pidfd(pid: int) -> int | None:

@@ -94,7 +94,9 @@ class Dispatcher:
             return Line(failed(request, error, self._skew(who)))
 
     def _skew(self, who: Introduced | None) -> Skew | None:
-        return None if who is None else between(self._services.server.version, who.version)
+        if who is None:
+            return None
+        return between(self._services.server.version, who.version, command_line=who.command_line)
 
     def _told(self, refusal: Rejected, who: Introduced | None) -> Rejected:
         skew = self._skew(who)

@@ -24,8 +24,8 @@ from mbx_wire.framing import LineReader, Oversized
 from mbxd.core.rejected import Rejected
 from mbxd.runtime.fanout import Notification
 from mbxd.runtime.peer import HostFinding, Peer, host_of
-from mbxd.server import wire
-from mbxd.server.callers import Introduced, check_hello, introduce, update
+from mbxd.server import skew, wire
+from mbxd.server.callers import COMMAND_LINE, Introduced, check_hello, introduce, update
 from mbxd.server.dispatch import Dispatcher, Later, Line, Now, failed
 from mbxd.server.limits import BACKLOG_PAUSE, DRAIN_S, EVENTS_BACKLOG_MAX, HELLO_TEXT_MAX, IN_FLIGHT_MAX, LINES_A_TURN
 from mbxd.server.params import ParamsDecoder
@@ -351,11 +351,16 @@ def _skew(services: Services, hello: HelloParams) -> tuple[str, dict[str, object
     ours = f"{PROTOCOL_MIN} to {PROTOCOL_MAX}"
     client = hello.client.version[:40]
     theirs = f"{hello.protocol.min} to {hello.protocol.max}"
-    older = "mbxctl restart" if hello.protocol.min > PROTOCOL_MAX else "restart your agent CLI"
+    command_line = hello.client.name == COMMAND_LINE
+    hint = (
+        skew.DAEMON_IS_OLDER
+        if hello.protocol.min > PROTOCOL_MAX
+        else skew.client_is_older(services.server.version, command_line=command_line)
+    )
     refusal = Rejected(
         Code.VERSION_SKEW,
         f"The daemon ({services.server.version}) speaks protocol {ours}, this client ({client}) {theirs}.",
-        f"Run: {older}",
+        hint,
         data={"daemon": services.server.version, "client": client},
     )
     return refusal.message, refusal.body()

@@ -6,27 +6,28 @@ another while both speak the same protocol: a method, a tool, a parameter.
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 from mbx_wire.errors import Code, error_body
+from mbx_wire.versions import order
 from mbxd.core.rejected import Rejected
 
-_NUMBERS = re.compile(r"\d+")
+DAEMON_IS_OLDER = "The daemon is the older one. Run: mbxctl restart"
 
 
 class Skew(NamedTuple):
-    """A daemon and a client of two versions."""
+    """A daemon and a client of two versions. command_line: the client is mbxctl, in a person's or an agent's shell."""
 
     daemon: str
     client: str
+    command_line: bool = False
 
     @property
     def hint(self) -> str:
         """What brings them together. No client replaces a daemon by itself."""
-        if _order(self.client) > _order(self.daemon):
-            return "The daemon is the older one. Run: mbxctl restart"
-        return "The client is the older one: restart the agent CLI, so that it starts the mbx-mcp installed now."
+        if order(self.client) > order(self.daemon):
+            return DAEMON_IS_OLDER
+        return client_is_older(self.daemon, command_line=self.command_line)
 
     def body(self, text: str) -> dict[str, Any]:
         """The error object for something that is not known here; `text` says what."""
@@ -42,10 +43,14 @@ class Skew(NamedTuple):
         return Rejected(refusal.code, refusal.message, hint, retryable=refusal.retryable, data=refusal.data)
 
 
-def between(daemon: str, client: str) -> Skew | None:
+def client_is_older(daemon: str, *, command_line: bool) -> str:
+    """What renews the client. A shim is started by its agent CLI; mbxctl runs anew at every command anyway."""
+    if command_line:
+        newer = f"the mbxctl of mbxd {daemon} (`mbxctl status` names its Python)"
+        return f"This mbxctl is the older one: use {newer}, or update this one."
+    return "The client is the older one: restart your agent CLI, so that it starts the mbx-mcp installed now."
+
+
+def between(daemon: str, client: str, *, command_line: bool = False) -> Skew | None:
     """The difference, None when there is none or the client did not say its version."""
-    return None if client in {"", daemon} else Skew(daemon, client)
-
-
-def _order(version: str) -> list[int]:
-    return [int(number) for number in _NUMBERS.findall(version)[:4]]
+    return None if client in {"", daemon} else Skew(daemon, client, command_line)

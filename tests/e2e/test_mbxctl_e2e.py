@@ -325,6 +325,7 @@ def test_peoples_levers_are_refused_beneath_an_agent(real: Place, agent: AgentCl
     agent.call(action="register", name="shop-api", role="api")
     for args in (
         ("free", "shop-api", "--reason", "r", "--yes"),
+        ("free", "shop-api", "--reason", "r"),
         ("retire", "shop-api"),
         ("unretire", "shop-api"),
         ("rename", "shop-api", "shop-x"),

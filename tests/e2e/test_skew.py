@@ -79,8 +79,8 @@ def test_an_older_shim_with_this_daemon(place: Place) -> None:
     older.edit("mbx_mcp/introduction.py", '"cwd": self._place["cwd"],', "")
     with shim_of(place, older) as shim:
         works(shim)
-        told(use(shim, "mbx_later"), "VERSION_SKEW", "0.0.9", "restart the agent CLI")
-        told(use(shim, "mbx_sent", later=1), "PARAMETER_UNKNOWN", "`later`", "restart the agent CLI")
+        told(use(shim, "mbx_later"), "VERSION_SKEW", "0.0.9", "restart your agent CLI")
+        told(use(shim, "mbx_sent", later=1), "PARAMETER_UNKNOWN", "`later`", "restart your agent CLI")
     stays(daemon)
 
 
@@ -147,7 +147,14 @@ def test_mbxctl_and_daemons_of_other_versions(place: Place) -> None:
         assert old.process.wait(30) == 0
         assert "9.0.0" in mbxctl(place, newer.path, "status").stdout
         assert mbxctl(place, newer.path, "list").returncode == 0
-        assert "restart your agent CLI" in mbxctl(place, SOURCES, "list").stderr
+        skew = mbxctl(place, SOURCES, "list")
+        assert (skew.returncode, "agent CLI" in skew.stderr) == (69, False), skew
+        assert "use the mbxctl of mbxd 9.0.0" in skew.stderr
+        assert f"python:     {sys.executable}" in mbxctl(place, SOURCES, "status").stdout
+        doctor = mbxctl(place, SOURCES, "doctor").stdout
+        assert (
+            f"running 9.0.0, installed 0.1.0 -> use the newer mbxctl ({sys.executable} -m mbxctl), or update" in doctor
+        )
     finally:
         assert mbxctl(place, SOURCES, "stop").returncode == 0
 

@@ -11,6 +11,7 @@ import pytest
 
 from mbx_client import blocking, dial, paths
 from mbx_client.blocking import ClientError
+from mbx_wire.methods import METHODS
 from tests.support.stub_daemon import HangUp, Message, StubDaemon, failure, no_answer, refused, reply
 
 
@@ -77,6 +78,26 @@ def test_a_silent_daemon_is_named(daemon: StubDaemon, state: Path) -> None:
         with pytest.raises(ClientError, match="pid 4711") as caught:
             client.call("ping", timeout=0.2)
         assert caught.value.code == "DAEMON_UNRESPONSIVE"
+
+
+def test_what_only_looks_can_not_have_taken_effect(daemon: StubDaemon, state: Path) -> None:
+    daemon.handle = no_answer
+    with blocking.connect(where(state)) as client:
+        for call in (
+            lambda: client.hello(timeout=0.1),
+            lambda: client.call("status", timeout=0.1),
+            lambda: client.call("identity.list", timeout=0.1),
+        ):
+            with pytest.raises(ClientError, match="in time") as caught:
+                call()
+            assert "effect" not in caught.value.message
+        with pytest.raises(ClientError, match="in time; it may have taken effect"):
+            client.call("identity.claim", timeout=0.1)
+
+
+def test_looks_are_those_of_the_method_table() -> None:
+    acts = {"stop", "mail.backup", "archive.rebuild"}  # not on the registry, and still no looks
+    assert {name for name, method in METHODS.items() if not method.changes} - acts == blocking.LOOKS
 
 
 def test_refusals_carry_everything(daemon: StubDaemon, state: Path) -> None:

@@ -45,6 +45,14 @@ def test_list_shows_one_aligned_row_an_identity(place: Place, serve: Serve) -> N
     assert stub.hello["project"] == {"key": "shop", "slug": "shop"}
 
 
+def test_vacant_is_counted_by_state_whatever_the_caller_may_claim(place: Place, serve: Serve) -> None:
+    mine = row("mine-1", state="live", claimable=True)
+    needs_role = row("a-b", role=None, claimable=False, claim_error="ROLE_REQUIRED")
+    while_holding = row("c-d", claimable=False, claim_error="HOLDS_ANOTHER")
+    serve(identity__list=listing(mine, needs_role, while_holding, row("e-f", state="detached")))
+    assert "4 identities in project shop, 2 vacant;" in place.run("list").err
+
+
 def test_an_address_is_shown_where_the_name_is_not_enough(place: Place, serve: Serve) -> None:
     serve(identity__list=listing(row("GreenCastle", address="shop-greencastle")))
     assert place.run("list").out.splitlines()[1].startswith("shop-greencastle ")
@@ -211,6 +219,22 @@ def test_free_needs_a_yes_where_nobody_can_be_asked(place: Place, serve: Serve) 
     done = place.run("free", "shop-backend", "--reason", "stuck", "--yes")
     assert (done.code, done.out) == (0, "freed shop-backend (backend) in shop, vacant, epoch 8\n")
     assert stub.calls[-1] == ("admin.free", {"name": "shop-backend", "reason": "stuck"})
+
+
+def test_free_of_what_nobody_holds_needs_no_yes(place: Place, serve: Serve) -> None:
+    vacant = {"identity": row(), "epoch": 7, "aliases": [], "warnings": []}
+    serve(identity__show=vacant, admin__free={**CHANGED, "changed": False, "warnings": ["nobody holds it"]})
+    done = place.run("free", "shop-backend", "--reason", "stuck")
+    assert (done.code, done.out) == (0, "was vacant already: shop-backend (backend) in shop, vacant, epoch 8\n")
+    assert "fences" not in done.err
+
+
+def test_free_beneath_an_agent_is_refused_before_anybody_is_asked(place: Place, serve: Serve) -> None:
+    held = {"identity": LIVE, "epoch": 7, "aliases": [], "warnings": []}
+    stub = serve(identity__show=held, mail__peek=refusal("NOT_ALLOWED", "This lever is for people."))
+    result = place.run("free", "shop-backend", "--reason", "stuck")
+    assert (result.code, "[NOT_ALLOWED]" in result.err) == (1, True), result
+    assert "admin.free" not in stub.methods()
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mbxctl import checks_place
+from mbxctl import checks_place, lockfile
 from tests.mbxctl.conftest import Place
 from tests.mbxctl.stub import TableDaemon
-from tests.mbxctl.test_lifecycle import STATUS
+from tests.mbxctl.test_lifecycle import STATUS, write_lock
 
 Serve = Callable[..., TableDaemon]
 
@@ -44,6 +47,55 @@ def test_a_running_daemon(place: Place, serve: Serve) -> None:
     assert found["liveness"][0] == "warn"
     assert found["state"][0] == "warn"
     assert place.run("doctor").code == 1
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_daemon_that_does_not_answer(place: Place, *, stopped: bool) -> None:
+    """What to do is never to run this command again."""
+    with silent(place), subprocess.Popen(["sleep", "60"]) as process:
+        write_lock(place, process.pid, lockfile.start_ticks(process.pid))
+        if stopped:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        result = place.run("doctor", "--json")
+        process.kill()
+    (finding,) = (entry for entry in result.document["checks"] if entry["check"] == "daemon")
+    assert (result.code, finding["level"]) == (1, "fail")
+    assert "did not answer status in time" in finding["message"]
+    assert "effect" not in finding["message"]
+    log = f"see {place.state}/mbxd.log; then `mbxctl restart`"
+    assert finding["fix"] == (f"kill -CONT {process.pid}" if stopped else log)
+
+
+@contextlib.contextmanager
+def silent(place: Place) -> Iterator[None]:
+    place.state.mkdir(mode=0o700, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place.socket))
+        listener.listen(4)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("running", "fix"),
+    [
+        ("0.0.9", "mbxctl restart"),
+        ("9.0.0", "use the newer mbxctl (/usr/bin/python3 -m mbxctl), or update this one"),
+    ],
+)
+def test_the_older_of_two_versions_is_never_started(place: Place, serve: Serve, running: str, fix: str) -> None:
+    serve(status={**STATUS, "version": running})
+    document = place.run("doctor", "--json").document
+    assert [entry["fix"] for entry in document["checks"] if entry["check"] == "version"] == [fix]
+    assert f"would go {'back ' if running == '9.0.0' else ''}from {running} to 0.1.0" in place.run("status").out
+
+
+def test_a_configuration_that_is_not_there(place: Place, serve: Serve) -> None:
+    path = place.root / "config.toml"
+    serve(status={**STATUS, "config_path": str(path)})
+    assert findings(place)["config"] == ("ok", f"{path} is not there: defaults apply")
+    path.write_text('naming = "open"\n')
+    assert findings(place)["config"] == ("ok", str(path))
 
 
 def test_an_open_state_directory(place: Place) -> None:

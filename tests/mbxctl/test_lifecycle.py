@@ -105,6 +105,22 @@ def test_stop_never_signals_anything_else(place: Place, victim: subprocess.Popen
     assert victim.poll() is None
 
 
+SHORT = "import sys; from mbxctl import lifecycle, main; lifecycle._STOP_S = 0.1; sys.exit(main.main(['stop']))"
+
+
+def test_what_will_not_end_is_told_with_the_log_and_the_signal(place: Place, victim: subprocess.Popen[bytes]) -> None:
+    write_lock(place, victim.pid, lockfile.start_ticks(victim.pid))
+    victim.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, victim.pid, os.WSTOPPED)
+    command = [sys.executable, "-c", SHORT]
+    done = subprocess.run(command, env=place.env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 5
+    assert f"Its log is {place.state}/mbxd.log" in done.stderr
+    assert f"kill -CONT {victim.pid}" in done.stderr
+    victim.send_signal(signal.SIGCONT)
+    assert victim.wait(10) == -signal.SIGTERM
+
+
 def test_a_zombie_holds_nothing(place: Place) -> None:
     process = subprocess.Popen(["true"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

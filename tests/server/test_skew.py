@@ -27,7 +27,11 @@ def test_no_difference(client: str) -> None:
 def test_the_older_side_is_renewed(daemon: str, client: str, newer: bool) -> None:
     skew = between(daemon, client)
     assert skew is not None
-    assert ("mbxctl restart" in skew.hint, "restart the agent CLI" in skew.hint) == (newer, not newer)
+    assert ("mbxctl restart" in skew.hint, "restart your agent CLI" in skew.hint) == (newer, not newer)
+    typed = between(daemon, client, command_line=True)
+    assert typed is not None
+    assert ("mbxctl restart" in typed.hint, f"the mbxctl of mbxd {daemon}" in typed.hint) == (newer, not newer)
+    assert "agent CLI" not in typed.hint
     body = skew.body("There is no method x.")
     assert (body["code"], body["retryable"]) == ("VERSION_SKEW", False)
     assert body["data"] == {"daemon": daemon, "client": client}
