@@ -6,6 +6,8 @@ errors become `Failure`s, so that they honour --json and exit with 2 like every 
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from mbx_wire.errors import EXIT_USAGE, Code
@@ -20,8 +22,14 @@ _PROJECT = "A project's directory or slug; by default the one of this directory.
 
 def run(args: list[str], out: Output) -> int:
     """Parse and run; the command's exit code. Failures are raised, never shown here."""
+    if os.environ.get("_MBXCTL_COMPLETE"):
+        mbxctl.main(args, prog_name="mbxctl")  # click's shell completion, which ends the process
     try:
-        code = mbxctl.main(args, prog_name="mbxctl", standalone_mode=False, obj=out)
+        # Not by click's own main: that ends the process with 1 when the reader of a pipe has gone.
+        with mbxctl.make_context("mbxctl", list(args), obj=out) as context:
+            code = mbxctl.invoke(context)
+    except click.exceptions.Exit as done:
+        code = done.exit_code
     except MissingCommand as error:
         return _which_command(out, error)
     except click.UsageError as error:
@@ -327,7 +335,7 @@ def _doctor(out: Output) -> int:
 @mbxctl.command("tour")
 @click.pass_obj
 def _tour(out: Output) -> int:
-    """See it work in 10 seconds, in a temporary place of its own."""
+    """See it work in a few seconds, in a temporary place of its own."""
     from mbxctl import tour
 
     return tour.run_tour(out)

@@ -1,4 +1,4 @@
-"""`mbxctl tour`: the promise, shown in ten seconds with a real daemon, real shims and real SIGKILLs.
+"""`mbxctl tour`: the promise, shown in a few seconds with a real daemon, real shims and real SIGKILLs.
 
 Owns the script and the stage: a temporary directory that holds state, socket and project. Never reads or
 writes the user's own state, and leaves neither processes nor files, however it ends.

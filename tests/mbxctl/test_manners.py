@@ -166,6 +166,61 @@ def test_a_reader_that_leaves_is_no_error(place: Place, serve: Serve) -> None:
     assert b"Broken" not in errors
 
 
+LOGGED = {"seq": 9, "at": "t", "what": "lost", "name": "a-b", "epoch": 2, "who": None, "pid": 1, "reason": None}
+LETTER = {"id": "01K0", "from": "a-b", "subject": "s", "kind": "message", "needs_reply": False, "state": "unread"}
+CHANGE = {"at": "t", "name": "a-b", "project": "shop", "what": "lost", "who": None, "reason": None, "state": "vacant"}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("list",),
+        ("list", "--json"),
+        ("list", "--all", "--"),  # by way of the parser
+        ("log",),
+        ("inbox",),
+        ("watch",),
+        ("doctor",),
+        ("doctor", "--json"),
+        ("show", "a-b", "--json"),
+        ("--help",),
+        ("--version",),
+    ],
+)
+def test_every_command_ends_alike_when_nobody_reads(place: Place, serve: Serve, args: tuple[str, ...]) -> None:
+    stub = serve(
+        identity__list=listing(row()),
+        identity__show={"identity": row(), "epoch": 1, "aliases": [], "warnings": []},
+        admin__log={"entries": [LOGGED], "truncated": False},
+        mail__inbox={"messages": [{**LETTER, "sent_at": "t"}], "before": None, "warnings": [], "next": None},
+        events__subscribe={"subscribed": True, "seq": 1},
+    )
+    stub.pushes = [{"jsonrpc": "2.0", "method": "events.change", "params": {**CHANGE, "epoch": 2}}]
+    stub.keep_open = True
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "mbxctl", *args]
+        done = subprocess.run(
+            command,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            cwd=place.project,
+            env=place.env,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert done.returncode == 141, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Broken" not in done.stderr
+
+
+def test_shell_completion_is_clicks_own(place: Place) -> None:
+    assert "_MBXCTL_COMPLETE=bash_complete" in place.run(_MBXCTL_COMPLETE="bash_source").out
+
+
 @pytest.mark.parametrize("closed", [1, 2])
 def test_closed_streams(place: Place, serve: Serve, closed: int) -> None:
     serve(identity__list=listing(row()))
