@@ -190,7 +190,7 @@ def _name_taken(
         Code.NAME_TAKEN,
         f"{name}{alias} exists already, in {state.slug(taken.project) or 'no project'}; "
         f"it is {stand.state} ({stand.reason}).",
-        f'Claim it: {{"action":"claim","name":"{taken.address}"}}.'
+        f'Claim it: mbx_identity {{"action":"claim","name":"{taken.address}"}}.'
         if claimable
         else f'Register another name, for example "{suggested}".',
         data={

@@ -114,7 +114,7 @@ def role_required(name: str) -> Rejected:
     return Rejected(
         Code.ROLE_REQUIRED,
         f"{name} needs a role.",
-        f'Give one: {{"action":"claim","name":"{name}","role":"backend"}}.',
+        f'Give one: mbx_identity {{"action":"claim","name":"{name}","role":"backend"}}.',
     )
 
 

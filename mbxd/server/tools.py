@@ -98,7 +98,7 @@ def _identity(params: wire.IdentityToolParams) -> Call:
         raise Rejected(
             Code.PARAMETER_UNUSED,
             f"`{unused[0]}` is not used by {params.action}: {takes}.",
-            f'Leave it out: {{"action":"{params.action}"}}.',
+            f'Leave it out: mbx_identity {{"action":"{params.action}"}}.',
             data={"unused": unused},
         )
     method = METHODS[f"identity.{params.action}"]

@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from mbx_wire.agent import CreateAgentParams
 from mbx_wire.errors import Code
 from mbx_wire.identity import ClaimParams, ListParams, RegisterParams, ReleaseParams
+from mbxctl.calls import as_commands
 from mbxd.core import events as ev
 from mbxd.core import machine
 from mbxd.core.context import PERSON, Caller
@@ -389,7 +391,30 @@ def test_a_taken_name_comes_with_a_free_one(world: World) -> None:
     refusal = refused(world, "identity.register", RegisterParams("shop-backend", "backend"), BERT)
     assert refusal.data is not None
     assert refusal.data["claimable"]
-    assert refusal.hint == 'Claim it: {"action":"claim","name":"shop-backend"}.'
+    assert refusal.hint == 'Claim it: mbx_identity {"action":"claim","name":"shop-backend"}.'
+
+
+def test_calls_in_hints_are_whole_and_have_their_command(world: World) -> None:
+    """An agent is told which tool to call; mbxctl makes a command of it for whoever types."""
+    hints = {refused(world, "identity.claim", ClaimParams(), BERT).hint}
+    register(world, replace(PERSON, project=project("shop")))
+    world.run("agent.create", CreateAgentParams("shop", "codex", "m", name_hint="GreenCastle"), PERSON)
+    for command, params in (
+        ("identity.claim", ClaimParams()),
+        ("identity.claim", ClaimParams("plainly-new")),
+        ("identity.claim", ClaimParams("greencastle")),
+        ("identity.register", RegisterParams("a-b")),
+        ("identity.register", RegisterParams(None, "backend")),
+        ("identity.register", RegisterParams("shop-backend", "backend")),
+    ):
+        hints.add(refused(world, command, params, BERT).hint)
+    claim(world, ANNA, "shop-backend")
+    hints.add(refused(world, "identity.register", RegisterParams("a-b", "qa"), ANNA).hint)
+    assert len(hints) == 8
+    for hint in hints:
+        assert "{" in hint
+        told = as_commands(hint)
+        assert ("mbxctl " in told, "{" in told) == (True, False), told
 
 
 @pytest.mark.parametrize("role", ["a", "all", "none", "0123456789abcdef", "qa"])

@@ -119,7 +119,11 @@ def test_the_frozen_methods_need_no_hello(daemon: DaemonProcess) -> None:
     for low, high in ((99, 99), (0, 0), (5, 2)):
         bad = client.refused("hello", {**HELLO, "protocol": {"min": low, "max": high}})
         assert (bad.number, bad.code) == (-32002, "VERSION_SKEW")
-        assert bad.body["hint"].startswith("Run: ")
+        what = "Run: mbxctl restart" if low > 1 else "restart your agent CLI"
+        assert what in bad.body["hint"]
+        typed = {**HELLO, "client": {**HELLO["client"], "name": "mbxctl"}, "protocol": {"min": low, "max": high}}
+        what = "Run: mbxctl restart" if low > 1 else "use the mbxctl of mbxd"
+        assert what in client.refused("hello", typed).body["hint"]
     told = {**HELLO, "protocol": {"min": 99, "max": 99}, "client": {**HELLO["client"], "version": "9" * 100_000}}
     assert client.refused("hello", told).data["client"] == "9" * 40
     assert client.call("status")["connections"] == 1
