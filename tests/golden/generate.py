@@ -1,6 +1,6 @@
-"""Makes the golden files of a release: `python -m tests.golden.generate NAME`, from the root of the repository.
+"""Makes the golden files of a release: `python -m tests.golden.generate v2`, from the root of the repository.
 
-Writes `tests/golden/NAME/` with `registry/` (segments and snapshots), `mail.db.xz`, `archive.tar.xz`, beside each
+Writes `tests/golden/v2/` with `registry/` (segments and snapshots), `mail.db.xz`, `archive.tar.xz`, beside each
 what it means as JSON, `wire.json`, what the socket takes and gives, and `records.json`, the fields of stored records.
 What was released is never written again: every later build has to read it. A build whose events, tables or methods have
 grown makes a new folder, with samples of what is new added below.
@@ -13,6 +13,7 @@ import json
 import lzma
 import os
 import random
+import re
 import sys
 import tarfile
 import tempfile
@@ -184,12 +185,9 @@ def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def make(folder: Path) -> None:
-    """All pieces of a release. Raises FileExistsError for one that is there."""
+    """All pieces of a release. Raises FileExistsError for a folder that is there, whatever is in it."""
     pieces = {"registry": make_registry, "mail.db.xz": make_mail, "archive.tar.xz": make_archive}
-    for name in pieces:
-        if (folder / name).exists():
-            raise FileExistsError(f"{folder / name} was released: it is never written again. Name a new folder.")
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     for name, maker in pieces.items():
         meaning = json.dumps(maker(folder / name), indent=1, ensure_ascii=False)
         (folder / f"{name.partition('.')[0]}.json").write_text(meaning + "\n")
@@ -203,8 +201,16 @@ def write_schemas(folder: Path) -> None:
             file.write(json.dumps(schema, indent=1) + "\n")
 
 
-if __name__ == "__main__":
+def main(args: list[str], golden: Path = GOLDEN) -> str | None:
+    """Make the folder that the arguments name; what is wrong with them, if anything."""
+    if len(args) != 1 or not re.fullmatch(r"v[1-9][0-9]{0,3}", args[0]):
+        return "usage: python -m tests.golden.generate v<number>"
     try:
-        make(GOLDEN / sys.argv[1])
-    except FileExistsError as error:
-        sys.exit(str(error))
+        make(golden / args[0])
+    except FileExistsError:
+        return f"{golden / args[0]} was released: it is never written again. Name a new folder."
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

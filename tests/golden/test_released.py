@@ -233,8 +233,7 @@ def test_an_archive_means_what_it_meant_and_goes_on(release: Path, tmp_path: Pat
 @release
 def test_what_was_released_is_never_written_again(release: Path) -> None:
     before = {path: path.read_bytes() for path in release.rglob("*") if path.is_file()}
-    with pytest.raises(FileExistsError, match="never written again"):
-        generate.make(release)
+    assert "never written again" in str(generate.main([release.name]))
     assert {path: path.read_bytes() for path in release.rglob("*") if path.is_file()} == before
 
 
@@ -251,3 +250,15 @@ def test_the_generator_makes_what_its_readers_read(tmp_path: Path) -> None:
     directory = unpacked_archive(folder, tmp_path)
     repo = GitRepo(str(directory), os.environ["PATH"])
     assert readable.archive(repo, generate.checked_out(directory)) == meaning(folder, "archive")
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["v1", "v2"], ["2"], ["v0"], ["v2/../v1"], ["../v9"], [""]])
+def test_what_names_no_release_writes_nothing(args: list[str], tmp_path: Path) -> None:
+    assert "usage" in str(generate.main(args, tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_exists_is_never_written_again(tmp_path: Path) -> None:
+    (tmp_path / "v2").mkdir()
+    assert "never written again" in str(generate.main(["v2"], tmp_path))
+    assert list((tmp_path / "v2").iterdir()) == []
