@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +25,13 @@ STATE_STYLE = {
     "unknown": "magenta",
     "retired": "dim",
 }
+LEAST_NEEDED = tuple("LAST-ACTIVE SEQ PID KIND PROJECT EPOCH ROLE HOLDER AT STATE WHO FROM TO TEXT".split())  # noqa: SIM905
+"""Columns that a narrow window goes without, the first of them first. `show`, `why` and `read` tell all of one."""
+_GAP = 2
+_WORD_MAX = 24
+"""Cells; a longer word (a path, an address) is folded rather than that other columns go."""
+_PROSE = 20
+"""Cells; a line of a few words."""
 CHECK_STYLE = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
 
 
@@ -59,14 +67,64 @@ def _style(index: int, state: str) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[Text]]) -> str:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for i, title in enumerate(header):
-        # Names are typed back in: they may wrap nowhere, the rest folds in a narrow window.
-        table.add_column(title, no_wrap=i == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    buffer = io.StringIO()
     width = shutil.get_terminal_size().columns
+    shown = _columns_that_fit(header, rows, width)
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, _GAP, 0, 0))
+    for i, size in zip(shown, _sizes(header, rows, shown, width), strict=True):
+        # Names are typed back in: they may wrap nowhere. The rest wraps between words.
+        table.add_column(header[i], no_wrap=i == 0, overflow="fold", width=size)
+    for row in rows:
+        table.add_row(*(row[i] for i in shown))
+    buffer = io.StringIO()
     # Drawn into a buffer so that everything leaves through one Output; the terminal is known to be one.
-    Console(file=buffer, force_terminal=sys.stdout.isatty(), width=width, highlight=False).print(table)
+    console = Console(file=buffer, force_terminal=sys.stdout.isatty(), width=width, highlight=False)
+    console.print(table)
+    if len(shown) < len(header):
+        missing = ", ".join(title for i, title in enumerate(header) if i not in shown)
+        console.print(Text(f"a wider window also shows {missing}", style="dim"))
     return buffer.getvalue()
+
+
+def _columns_that_fit(header: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -> list[int]:
+    """Which columns are shown: all, or without as many of the least needed as it takes to fold no word."""
+    shown = list(range(len(header)))
+    for title in LEAST_NEEDED:
+        if sum(_needs(header, rows, shown)) + _GAP * (len(shown) - 1) <= width:
+            break
+        if title in header:
+            shown.remove(header.index(title))
+    return shown
+
+
+def _sizes(header: Sequence[str], rows: Sequence[Sequence[Text]], shown: Sequence[int], width: int) -> list[int | None]:
+    """Width of each shown column: its longest word, and from what is left, first come, its longest cell.
+
+    Where even the words do not fit, None each: rich folds as it can.
+    """
+    sizes = _needs(header, rows, shown)
+    spare = width - sum(sizes) - _GAP * (len(shown) - 1)
+    if spare < 0:
+        return [None] * len(sizes)
+    for place, i in enumerate(shown):
+        more = min(max(_longest(rows, i) - sizes[place], 0), spare)
+        sizes[place] += more
+        spare -= more
+    return list(sizes)
+
+
+def _needs(header: Sequence[str], rows: Sequence[Sequence[Text]], shown: Sequence[int]) -> list[int]:
+    """Cells that each shown column has to have: its longest word, in the last one (prose) more.
+
+    Behind the first column no word counts for more than a bound.
+    """
+    longest = [
+        max(cell_len(word) for text in (header[i], *(row[i].plain for row in rows)) for word in text.split() or [""])
+        for i in shown
+    ]
+    needs = [longest[0], *(min(one, _WORD_MAX) for one in longest[1:])]
+    needs[-1] = max(needs[-1], min(_longest(rows, shown[-1]), _PROSE))
+    return needs
+
+
+def _longest(rows: Sequence[Sequence[Text]], column: int) -> int:
+    return max(cell_len(row[column].plain) for row in rows)

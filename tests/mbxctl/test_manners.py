@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import pty
+import re
 import select
 import signal
 import socket
@@ -123,6 +124,43 @@ def test_doctor_and_log_are_tables_on_a_terminal(place: Place, serve: Serve) -> 
     assert code == 0
     assert "WHAT" in shown
     assert "\x1b[2J" not in shown
+
+
+PLAIN = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_narrow_window_folds_no_word(place: Place, serve: Serve, width: int) -> None:
+    long = row("shop-frontend", state="detached", role="frontend", holder={**HOLDER, "pid": 22405}, unread=12)
+    serve(identity__list=listing(long, row("shop-backend")), admin__log={"entries": [LOGGED], "truncated": False})
+    code, shown = on_terminal(place, "list", COLUMNS=str(width))
+    lines = PLAIN.sub("", shown).replace("\r", "").splitlines()
+    assert code == 0
+    assert [line.split()[:2] for line in lines[:3]] == [
+        ["NAME", "STATE"],
+        ["shop-frontend", "detached"],
+        ["shop-backend", "vacant"],
+    ]
+    assert (
+        lines[0].split()[2:]
+        == {
+            40: ["UNREAD"],
+            60: ["ROLE", "HOLDER", "UNREAD"],
+            80: ["ROLE", "PROJECT", "HOLDER", "UNREAD"],
+            120: ["ROLE", "PROJECT", "HOLDER", "UNREAD", "LAST-ACTIVE"],
+        }[width]
+    )
+    assert ("12" in lines[1].split(), "claude-code:22405" in lines[1].split()) == (True, width > 40)
+    assert any("wider window also shows" in line for line in lines) == (width < 120)
+    assert max(map(len, lines[:3])) <= width
+    assert "lost" in on_terminal(place, "log", COLUMNS=str(width))[1].split()
+
+
+def test_a_long_word_is_folded_and_takes_no_other_column_away(place: Place, serve: Serve) -> None:
+    serve(identity__list=listing(row(role="x" * 60)))
+    _code, shown = on_terminal(place, "list", COLUMNS="100")
+    assert "LAST-ACTIVE" in shown
+    assert "x" * 60 not in shown
 
 
 def test_no_color(place: Place, serve: Serve) -> None:
