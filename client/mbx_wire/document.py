@@ -32,14 +32,56 @@ therefore that of mbx; a program that was written without its libraries says `""
 In params, `null`, `""` and `false` count as an absent optional member.
 """
 
+EXAMPLE = (
+    (
+        (
+            '{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":{"min":1,"max":1},'
+            '"client":{"name":"my-tool","version":"","instance":"5f3c9a"},"project":{"key":"shop","slug":"shop"}}}'
+        ),
+        (
+            '{"id":1,"result":{"protocol":1,"server":{"version":"0.1.0","pid":4711,"started_at":"2026-12-01T07:33:18.778Z"},'
+            '"lock":{"path":"/home/anna/.local/state/mbx/mbxd.lock","device":65024,"inode":2269607}},"jsonrpc":"2.0"}'
+        ),
+    ),
+    (
+        '{"jsonrpc":"2.0","id":2,"method":"identity.claim","params":{"name":"shop-backend"},"meta":{"request_id":"r2"}}',
+        (
+            '{"id":2,"error":{"code":-32000,"message":"There is no mailbox shop-backend.","data":{"code":"UNKNOWN_IDENTITY",'
+            '"message":"There is no mailbox shop-backend.","hint":"Claim one that exists, or make this one: mbx_identity '
+            '{\\"action\\":\\"register\\",\\"name\\":\\"shop-backend\\",\\"role\\":\\"backend\\"}.",'
+            '"retryable":false,"data":{"near":[],"vacant":[]}}},"jsonrpc":"2.0"}'
+        ),
+    ),
+)
+"""Lines of one connection, each with its reply. A test asks a real daemon."""
+
+OWN_CODES = {
+    "CONFIRMATION_REQUIRED": (2, "`free` takes a mailbox from somebody, and there is no terminal to ask on"),
+    "INTERNAL": (1, "a bug, of mbxctl or of the daemon"),
+    "INTERRUPTED": (130, "Ctrl-C; it is the normal end of `watch`, which exits with 0"),
+    "IO_ERROR": (1, "a path, a permission, a full disk"),
+    "NOT_CONFIRMED": (1, "the answer to the question was not yes"),
+    "NO_USER_MANAGER": (1, "systemd runs no manager for this user"),
+    "PATH_UNUSABLE": (1, "a path that systemd can't take in a unit"),
+    "STREAM_ENDED": (1, "the daemon ended what `watch` or `inbox --watch` followed"),
+    "SYSTEMCTL_FAILED": (1, "what `systemctl` said is in the message"),
+    "TOUR_FAILED": (1, "the tour did not see what it promises"),
+    "UNITS_MISSING": (1, "this installation has no systemd units"),
+    "UNSUPPORTED": (1, "Windows"),
+}
+"""Code -> (exit code, when), of failures that mbxctl alone can have. A test compares its sources."""
+
 
 def page() -> str:
     """The whole page, Markdown."""
-    parts = [_INTRO, _errors(), "## Methods\n"]
+    parts = [_INTRO, _example(), _errors(), "## Methods\n"]
     parts += [_method(method) for method in METHODS.values()]
     parts.append(_EVENTS)
     return "\n".join(parts)
 
+
+_OTHER_EXITS = """Without an error, mbxctl exits with 1 when `doctor`, `mail check` or `archive verify` found something wrong, with 3 or 1 when `ack` was refused
+some messages (3: none there), and with 141 when the reader of its output has gone. `hook` always exits with 0."""
 
 _EVENTS = """## Notifications
 
@@ -49,12 +91,20 @@ _EVENTS = """## Notifications
 """
 
 
+def _example() -> str:
+    lines = "\n\n".join(f"-> {request}\n<- {reply}" for request, reply in EXAMPLE)
+    return f"## Example\n\n```\n{lines}\n```\n"
+
+
 def _errors() -> str:
     numbers = {k: v for k, v in vars(RpcError).items() if k.isupper()}
     lines = ["## Errors\n", "| number | name |", "|---|---|"]
     lines += [f"| {number} | {name.replace('_', ' ').lower()} |" for name, number in numbers.items()]
     lines += ["", "| code of a refusal | exit code of mbxctl |", "|---|---|"]
     lines += [f"| `{code}` | {EXIT_BY_CODE.get(code, 1)} |" for code in Code]
+    lines += ["", "| code of mbxctl's own | exit code | when |", "|---|---|---|"]
+    lines += [f"| `{code}` | {number} | {when} |" for code, (number, when) in OWN_CODES.items()]
+    lines += ["", _OTHER_EXITS]
     return "\n".join(lines) + "\n"
 
 

@@ -78,7 +78,8 @@ def mbxctl() -> None:
 
     Looking (list, show, why, log, status, doctor, ...) never starts a daemon and changes nothing.
 
-    Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 conflict, 5 timeout or outcome unknown, 69 no daemon.
+    Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 conflict, 5 timeout or outcome unknown, 69 no daemon,
+    130 interrupted, 141 nobody reads the output.
     """
 
 

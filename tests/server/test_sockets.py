@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mbx_wire import document
 from mbxd.server.limits import CONNECTIONS_SPARE, DESCRIPTORS_EACH
 from mbxd.server.systemd import Notifier
 from tests.support.daemon import Client, DaemonProcess, Place, stopped, wait_until
@@ -109,6 +110,19 @@ def test_a_line_that_is_too_long_is_discarded_to_its_end(daemon: DaemonProcess) 
     still_good(client)
     big = {"jsonrpc": "2.0", "id": 5, "method": "ping", "params": {"x": "y" * (3 * MIB)}}
     assert ask(client, json.dumps(big).encode())["id"] == 5
+
+
+def test_the_example_on_the_protocols_page(daemon: DaemonProcess) -> None:
+    client = daemon.connect()
+    (hello, welcome), *rest = document.EXAMPLE
+    assert shape(ask(client, hello.encode())) == shape(json.loads(welcome))
+    for request, reply in rest:
+        assert ask(client, request.encode()) == json.loads(reply)
+
+
+def shape(value: Any) -> Any:
+    """Members without their values."""
+    return {name: shape(inner) for name, inner in value.items()} if isinstance(value, dict) else type(value)
 
 
 def test_the_frozen_methods_need_no_hello(daemon: DaemonProcess) -> None:
