@@ -223,7 +223,9 @@ def test_something_else_at_the_sockets_path(place: Place, what: str) -> None:
     code, line = fails(place)
     assert code == 1
     assert "in the way" in line
-    assert path.is_symlink() or path.exists()
+    kept = path if what == "file" else place.root / "target"
+    assert path.is_symlink() == (what == "link")
+    assert path.is_dir() if what == "directory" else kept.read_text() == "precious"
 
 
 def test_a_lock_file_that_is_a_link(place: Place) -> None:
