@@ -1,7 +1,8 @@
 """Params and results of the mail tools and the `mail.*` methods.
 
-Owns shapes and their documentation. Message ids are strings that sort by time; a unique prefix of 8 characters
-is accepted wherever an id is. Times are ISO 8601 UTC strings.
+Owns shapes, their limits (the daemon's `core.mailrules` refuses what is beyond) and their documentation. Message ids
+are strings that sort by time; a unique prefix of 8 characters is accepted wherever an id is. Times are ISO 8601 UTC
+strings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What a mail call may ask for, judged by its params alone.
 
-Owns the limits of counts, sizes and forms, with the words of their refusals. Never looks at the registry or the
+Owns what is refused at the limits of counts, sizes and forms; the numbers are in `mbx_wire.mail`, and the bounds of
+connections and requests in `server.limits`. Never looks at the registry or the
 store: a call that can't be right is refused before anybody is bound by it.
 """
 

@@ -1,4 +1,7 @@
-"""The bounds of the server, in one place. Each says what happens at it."""
+"""The bounds of connections and requests, in one place. Each says what happens at it.
+
+Those of mail (sizes, counts) are part of the contract: numbers in `mbx_wire.mail`, refusals in `core.mailrules`.
+"""
 
 from __future__ import annotations
 
