@@ -76,7 +76,7 @@ def test_an_older_shim_with_this_daemon(place: Place) -> None:
     daemon = place.start()
     older = Build(place.root / "older", "0.0.9")
     older.say_more()
-    older.edit("mbx_mcp/introduction.py", '"cwd": self._place["cwd"],', "")
+    older.edit("mbx_mcp/introduction.py", '"cwd": place["cwd"],', "")
     with shim_of(place, older) as shim:
         works(shim)
         told(use(shim, "mbx_later"), "VERSION_SKEW", "0.0.9", "restart your agent CLI")
