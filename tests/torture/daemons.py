@@ -160,13 +160,13 @@ class Daemons:
         """A connection of the harness itself: a person. Raises OSError."""
         sock = socket.socket(socket.AF_UNIX)
         sock.settimeout(PATIENCE)
+        client = Client(sock)
         try:
             sock.connect(self.path)
-        except OSError:
-            sock.close()
+            client.hello("mbxctl")
+        except BaseException:  # it may end before it answers
+            client.close()
             raise
-        client = Client(sock)
-        client.hello("mbxctl")
         return client
 
     def close(self) -> None:
