@@ -173,6 +173,7 @@ class Holders:
         match event:
             case ev.Granted():
                 self._sit(event.identity, event.epoch, event.session.host, event.shims)
+                self._propose_if_gone(self._seats[event.identity])
             case ev.Released() | ev.HolderEnded() | ev.Freed():
                 self._leave(event.identity)
             case _:
@@ -188,6 +189,13 @@ class Holders:
         for shim in shims:
             self._add_shim(seat, shim)
         self._settle_seat(seat)
+
+    def _propose_if_gone(self, seat: Seat) -> None:
+        """End a grant to a process whose death is known: nothing will tell of it again. Not yet in this turn of the
+        loop, in which others have still to hear of the grant.
+        """
+        if seat.host.verdict.status == "dead":
+            trio.lowlevel.current_trio_token().run_sync_soon(self.propose_gone, seat.host)
 
     def _add_shim(self, seat: Seat, shim: ProcessId) -> None:
         if len(seat.shims) >= SHIMS_KEPT:

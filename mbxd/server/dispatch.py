@@ -78,7 +78,6 @@ class Dispatcher:
         self._services = services
         self._rows = Rows(services.engine.state)
         services.engine.on_staged.append(self._rows.on_staged)
-        self._mail = Mailroom(services)
 
     def answer(self, request: Request, who: Introduced | None) -> Answer | Line:
         """The answer to a request, or a whole failure line. Never raises."""
@@ -177,7 +176,7 @@ class Dispatcher:
         if method.changes and self._services.stopping:
             raise Rejected(Code.STOPPING, "The daemon is stopping.", "Try again in a moment.", retryable=True)
         self._check_lives(who)  # also before it looks, for which it may take its name back
-        result = await self._mail.answer(params, ctx)
+        result = await Mailroom(self._services, partial(self._check_lives, who)).answer(params, ctx)
         return Now(result, self._undurable())
 
     def _check_lives(self, who: Introduced) -> None:

@@ -23,6 +23,7 @@ from mbxd.core.binding import Bind, Bound
 from mbxd.core.context import Context
 from mbxd.core.rejected import Rejected
 from mbxd.core.sessions import looking, pending
+from mbxd.core.state import Identity
 from mbxd.mail import commands as c
 from mbxd.mail.errors import MailRefused
 from mbxd.mail.records import Reading
@@ -45,11 +46,12 @@ Handler = Callable[["Mailroom", Any, Context], Awaitable[Any]]
 
 
 class Mailroom:
-    """Answers `mail.*`."""
+    """Answers one call of `mail.*`."""
 
-    def __init__(self, services: Services) -> None:
-        """`services`: the rest of the daemon."""
+    def __init__(self, services: Services, check_lives: Callable[[], None]) -> None:
+        """`services`: the rest of the daemon. `check_lives` raises Rejected when the caller's process has ended."""
         self.services = services
+        self._check_lives = check_lives
 
     async def answer(self, params: msgspec.Struct, ctx: Context) -> Any:
         """The result of a mail method. Raises Rejected."""
@@ -89,6 +91,7 @@ class Mailroom:
         )
         deadline = trio.current_time() + ROOM_WAIT_S
         while True:
+            self._check_lives()  # it may have ended while the call waited for room
             try:
                 outcome = engine.stage("internal.bind", Bind(acts=acts), unnamed)
                 break
@@ -99,12 +102,31 @@ class Mailroom:
         bound: Bound = outcome.result
         return bound
 
-    async def _fence(self, me: Me, ctx: Context) -> None:
+    def _fence(self, me: Me, ctx: Context) -> None:
         """Refuse an act whose session lost the mailbox while the call waited for the disk."""
         identity = self.services.engine.state.identities.get(me.identity)
         if identity is not None and (identity.hold is None or identity.epoch != me.epoch):
-            await self._me(ctx)
-            raise _lost(identity.address)
+            raise self._lost(identity, ctx)
+
+    async def _still(self, me: Me, ctx: Context) -> Me:
+        """The caller's mailbox after it waited for mail: what it holds now. What it lost it doesn't take back here."""
+        identity = self.services.engine.state.identities.get(me.identity)
+        if identity is None:
+            return me  # the person's
+        bound = self._bound(ctx, acts=False)
+        if bound is None:
+            raise self._lost(identity, ctx)
+        await self.services.engine.wait_durable(self.services.engine.staged_seq)
+        return Me(bound.identity, bound.epoch)
+
+    def _lost(self, identity: Identity, ctx: Context) -> Rejected:
+        """Why a call that waited has this mailbox no more. Binds nothing: a call has one mailbox, or none."""
+        self._check_lives()
+        try:
+            binding.bind(self.services.engine.state, Bind(), ctx)
+        except Rejected as refusal:
+            return refusal  # knows to whom and how
+        return _lease_lost(identity.address)
 
     def _reader(self, me: Me, ctx: Context) -> letters.Reader:
         state = self.services.engine.state
@@ -166,14 +188,13 @@ class Mailroom:
         wait = params.wait_s or 0.0
         until = trio.current_time() + wait
         post = self.services.post
+        me, woken = await self._me(ctx), True
         while True:
-            me = await self._me(ctx)  # again after every wait: the name may have been lost meanwhile
             store = post.store  # without mail nobody waits for it
-            if post.unread.get(me.identity) or not wait or self.services.stopping:
+            if post.unread.get(me.identity) or not wait or not woken or self.services.stopping:
                 break
-            if not await post.wait(me.identity, until):
-                await self._fence(me, ctx)
-                break
+            woken = await post.wait(me.identity, until)
+            me = await self._still(me, ctx)  # after every wait: the name may have been lost meanwhile
         reader = self._reader(me, ctx)
         limit, before = params.limit or wire.LIMIT_DEFAULT, params.before or ""
         page = await post.read(store.inbox, me.identity, everything=bool(params.all), limit=limit, after=before)
@@ -319,7 +340,7 @@ class Mailroom:
         services = self.services
         # What the sender saw of the registry must be on the disk before the mail that was addressed by it.
         await services.engine.wait_durable(command.registry_seq)
-        await self._fence(me, ctx)
+        self._fence(me, ctx)
         sent: c.Sent = await services.post.write(command, _request(params, ctx))
         if (sent.recipients, sent.held) != (list(command.recipients), list(command.held)):
             # It was sent before, and reached whom it reached then.
@@ -337,7 +358,7 @@ class Mailroom:
         full, errors = await post.read(post.store.resolve_all, params.ids)
         found: dict[str, str] = {}
         if full:
-            await self._fence(me, ctx)
+            self._fence(me, ctx)
             command = c.Ack(me.identity, tuple(dict.fromkeys(full.values())), self.services.clock.wall(), note)
             acked: c.Acked = await post.write(command, _request(params, ctx))
             found = acked.results
@@ -382,7 +403,7 @@ _HANDLERS: dict[type[msgspec.Struct], Handler] = {
 }
 
 
-def _lost(address: str) -> Rejected:
+def _lease_lost(address: str) -> Rejected:
     return Rejected(
         Code.LEASE_LOST,
         f"This session lost {address} while the call waited; nothing was done.",

@@ -95,6 +95,24 @@ async def test_the_sweep_sees_a_death_where_a_pidfd_could_not_be_had(autojump_cl
         assert await person.state("shop-b") == ("live", "held")
 
 
+async def test_a_grant_to_a_process_whose_death_is_known_ends_at_once(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells of that death again before the next sweep."""
+    async with running() as rig:
+        client, host, _ = await rig.session()
+        person = await rig.person()
+        rig.machine.kill(host)
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr(rig.dispatcher, "_check_lives", lambda _who: None)  # else none is given
+        began = trio.current_time()
+        await client.register("shop-a")
+        assert await person.state("shop-a") == ("vacant", "holder-exited")
+        known = rig.services.engine.state.identities[1]
+        assert (known.epoch, known.hold) == (1, None)
+        assert trio.current_time() == began
+
+
 class Steps(trio.abc.Instrument):
     """Counts how often tasks of this name run."""
 

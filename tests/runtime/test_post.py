@@ -19,6 +19,7 @@ from mbxd.core.rejected import Rejected
 from mbxd.mail import commands as c
 from mbxd.mail.errors import MailBusy, MailError, MailFull, MailRefused, MailUnusable
 from mbxd.runtime.post import Post, refused
+from tests.support.daemon import Refused
 from tests.support.rig import Rig, RigClient, SlowCommitter, running
 
 pytestmark = pytest.mark.trio
@@ -314,6 +315,56 @@ async def test_held_mail_whose_heir_came_before_the_crash(tmp_path: Path) -> Non
         await s.post.write(held(1, addressed))  # nobody follows
         s.crash()
         await s.until(3, ["Build"])
+
+
+# -- who waits and loses the name --------------------------------------------------------------------------
+
+
+async def waiting(s: Scene, client: RigClient) -> int:
+    number = await client.send("mail.inbox", {"wait_s": 45})
+    with trio.fail_after(PATIENCE):
+        while s.post.statistics()["waiting_readers"] != 1:
+            await trio.lowlevel.checkpoint()
+    return number
+
+
+async def test_a_process_that_dies_while_it_waits_takes_nothing_back(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        s.follow()
+        carl, host, _ = await s.rig.session()
+        await carl.register("shop-c")
+        owed = await s.post.write(letter(1, (3,), s.now, needs_reply=True))
+        await s.post.write(c.Ack(3, (owed.id,), s.now))
+        number = await waiting(s, carl)
+        s.rig.machine.kill(host)
+        with pytest.raises(Refused) as refusal:
+            await carl.reply(number)
+        assert refusal.value.code == "NOT_ALLOWED"
+        assert await s.anna.state("shop-c") == ("vacant", "holder-exited")
+        assert s.rig.services.engine.state.identities[3].epoch == 1
+        await s.until(1, [GONE])
+        await s.quiet()
+        assert await s.subjects(1) == [GONE]
+
+
+async def test_who_lost_the_name_while_it_waited_is_told_and_has_it_back_at_its_next_call(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        number = await waiting(s, s.bert)
+        s.rig.daemon._propose_death(2, 1, "holder-exited")
+        with pytest.raises(Refused) as refusal:
+            await s.bert.reply(number)
+        assert (refusal.value.code, refusal.value.data["name"]) == ("LEASE_LOST", "shop-b")
+        assert s.rig.services.engine.state.identities[2].epoch == 1
+        assert (await s.bert.call("mail.whoami"))["epoch"] == 2
+
+
+async def test_who_lets_the_name_go_while_it_waits_is_nobody(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        number = await waiting(s, s.bert)
+        released = await s.bert.send("identity.release")
+        answers = {one["id"]: one for one in [await s.bert.receive(), await s.bert.receive()]}
+        assert answers[number]["error"]["data"]["code"] == "NOT_BOUND"
+        assert "result" in answers[released]
 
 
 # -- files and errors --------------------------------------------------------------------------------------
