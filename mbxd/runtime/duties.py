@@ -28,6 +28,8 @@ log = logging.getLogger("mbxd.post")
 
 T = TypeVar("T")
 OWED_AT_ONCE = 200
+AGAIN_S = 15.0
+"""After so long what could not be done is tried again."""
 
 Change = ev.Granted | ev.RoleSet | ev.HolderEnded | ev.Released | ev.Freed
 
@@ -71,6 +73,11 @@ class Duties:
         self._involved: set[int] = set()
         self._todo: deque[tuple[int, Change | int]] = deque()
         self._something = trio.Event()
+        self._begun = trio.Event()
+        """Set at the next `begin`."""
+        self._behind = False
+        """Whether the registry changed while nobody followed: all has to be compared."""
+        self._failing = False
         self._giving = trio.Lock()
 
     @property
@@ -83,10 +90,14 @@ class Duties:
         return identity in self._involved
 
     def begin(self, held: Iterable[c.Role], requests: Iterable[Open]) -> None:
-        """What the store holds at the start."""
+        """What the store holds when it is opened, at the start or after an outage; then there is all to catch up."""
         self._held = {(role.project, role.role): 0 for role in held}
         for request in requests:
             self._involved |= {request.sender, request.recipient}
+        self._behind = True
+        self._something.set()
+        self._begun.set()
+        self._begun = trio.Event()
 
     def on_sent(self, command: c.Send, result: c.Sent) -> None:
         """A message is stored. The registry may have changed since its recipients were looked up."""
@@ -116,19 +127,33 @@ class Duties:
         self._something.set()
 
     async def follow(self) -> None:
-        """Do what is asked, for ever; first what a crash left undone."""
-        await self._try(self._catch_up())
+        """Do what is asked, for ever; first what a crash or an outage left undone. Nothing before the first `begin`."""
         while True:
             await self._something.wait()
             self._something = trio.Event()
+            done = True
+            if self._behind:
+                self._behind = False
+                done = await self._try(self._catch_up())
             while self._todo:
-                await self._try(self._react(*self._todo.popleft()))
+                done = await self._try(self._react(*self._todo.popleft())) and done
+            if done:
+                self._failing = False
+            elif not self._behind:
+                with trio.move_on_after(AGAIN_S):
+                    await self._begun.wait()
+                self._behind = True
+                self._something.set()
 
-    async def _try(self, work: Awaitable[None]) -> None:
+    async def _try(self, work: Awaitable[None]) -> bool:
         try:
             await work
-        except Rejected as refusal:  # a full disk, a broken file: the next start catches up
-            log.warning("mail could not follow the registry", extra={"why": refusal.message})
+        except Rejected as refusal:  # a full disk, a broken file
+            if not self._failing:
+                log.warning("mail could not follow the registry", extra={"why": refusal.message})
+            self._failing = True
+            return False
+        return True
 
     async def _react(self, seq: int, what: Change | int) -> None:
         if isinstance(what, int):
@@ -150,12 +175,14 @@ class Duties:
                 await self._orphan(what.identity, what.epoch - 1, "freed")  # freeing raised it
 
     async def _catch_up(self) -> None:
-        """Notices and held mail that a crash came before. Each is given once, however often this runs."""
+        """Notices and held mail that a crash or an outage came before. Each is given once, however often this runs."""
         for request in await self._office.read(self._office.store.open_requests):
             self._involved |= {request.sender, request.recipient}
         for identity, hold in list(self._engine.state.holders()):
+            await self._engine.wait_durable()
             await self.give_held(identity.id, before=hold.since)
         for number in sorted(self._involved):
+            await self._engine.wait_durable()
             await self._compare(number)
 
     async def _compare(self, number: int) -> None:

@@ -287,9 +287,8 @@ class Post:
                 return
 
     async def follow(self) -> None:
-        """Do for ever what the registry's changes ask of mail; first what a crash left undone."""
-        if self._store is not None:
-            await self._duties.follow()
+        """Do for ever what the registry's changes ask of mail; whenever the store was opened, first what was missed."""
+        await self._duties.follow()
 
 
 def refused(error: MailError) -> Rejected:

@@ -18,6 +18,7 @@ import trio.testing
 from mbxd.core.rejected import Rejected
 from mbxd.mail import commands as c
 from mbxd.mail.errors import MailBusy, MailError, MailFull, MailRefused, MailUnusable
+from mbxd.runtime import duties
 from mbxd.runtime.post import Post, refused
 from tests.support.daemon import Refused
 from tests.support.rig import Rig, RigClient, SlowCommitter, running
@@ -459,3 +460,79 @@ async def test_mail_that_could_not_be_opened_is_opened_when_it_can_be(tmp_path: 
             await post.reopen(str(path))
             assert (post.usable, post.trouble) == (True, None)
             post.close()
+
+
+# -- after an outage ---------------------------------------------------------------------------------------
+
+
+async def test_what_the_registry_asks_of_mail_is_done_after_a_start_without_mail(tmp_path: Path) -> None:
+    good, bad = tmp_path / "mail.db", tmp_path / "bad.db"
+    bad.write_bytes(b"no database" * 1000)
+    async with scene(tmp_path) as s:
+        await s.post.write(letter(1, (2,), s.now, needs_reply=True))
+        s.post.close()
+        s.path = str(bad)
+        s.crash()
+        assert not s.post.usable
+        await trio.testing.wait_all_tasks_blocked()
+        await s.post.reopen(str(good))
+        await s.bert.call("identity.release")
+        await s.until(1, [GONE])
+        await s.bert.claim("shop-b")
+        await s.until(1, [GONE, THERE])
+
+
+async def test_what_an_outage_came_before_is_done_when_there_is_mail_again(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.db"
+    bad.write_bytes(b"no database" * 1000)
+    async with scene(tmp_path) as s:
+        s.follow()
+        await s.post.write(letter(1, (2,), s.now, needs_reply=True))
+        await s.post.write(held(1, s.now))
+        await s.quiet()
+        await s.post.reopen(str(bad))
+        assert not s.post.usable
+        await s.bert.call("identity.release")
+        carl, _, _ = await s.rig.session()
+        await carl.register("shop-c")
+        await s.post.reopen(s.path)
+        await s.until(1, [GONE])
+        await s.until(3, ["Build"])
+
+
+async def test_what_fails_with_a_broken_store_is_done_with_the_next(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        s.follow()
+        await s.post.write(letter(1, (2,), s.now, needs_reply=True))
+        await s.quiet()
+        s.post.store._writer._failed = MailUnusable("the sync failed")
+        await s.bert.call("identity.release")
+        with trio.fail_after(PATIENCE):
+            while s.post.trouble is None:
+                await trio.lowlevel.checkpoint()
+        await s.post.reopen(s.path)
+        await s.until(1, [GONE])
+        assert s.post.trouble is None
+
+
+async def test_what_a_full_disk_refuses_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duties, "AGAIN_S", 0.005)
+    async with scene(tmp_path) as s:
+        s.follow()
+        await s.post.write(letter(1, (2,), s.now, needs_reply=True))
+        await s.quiet()
+        write, tries = s.post.write, itertools.count(1)
+        tried = trio.Event()
+
+        async def full(*_args: Any) -> None:
+            await trio.lowlevel.checkpoint()
+            if next(tries) == 3:
+                tried.set()
+            raise refused(MailFull("no room"))
+
+        monkeypatch.setattr(s.post, "write", full)
+        await s.bert.call("identity.release")
+        with trio.fail_after(PATIENCE):
+            await tried.wait()
+        monkeypatch.setattr(s.post, "write", write)
+        await s.until(1, [GONE])
