@@ -271,12 +271,15 @@ def deliver(work: Work, cmd: c.Deliver) -> c.Delivered:
 
 
 def release_held(work: Work, cmd: c.ReleaseHeld) -> c.Released:
-    """Deliver what waited for a role. What the identity got already by name comes no second time."""
+    """Deliver what waited for a role, but what the identity sent itself: that goes on waiting. What it got already by
+    name comes no second time.
+    """
     conn = work.conn
     rows = conn.execute(
         "SELECT m.n, m.id, m.thread, m.sender, m.needs_reply, m.who, m.subject, m.body FROM held h"
-        " JOIN messages m ON m.n = h.message WHERE h.project = ? AND h.role = ? AND m.sent_at < ? ORDER BY m.n LIMIT ?",
-        (cmd.project, cmd.role, math.inf if cmd.before is None else cmd.before, c.RELEASE_BATCH),
+        " JOIN messages m ON m.n = h.message WHERE h.project = ? AND h.role = ? AND m.sender <> ? AND m.sent_at < ?"
+        " ORDER BY m.n LIMIT ?",
+        (cmd.project, cmd.role, cmd.identity, math.inf if cmd.before is None else cmd.before, c.RELEASE_BATCH),
     ).fetchall()
     came = []
     for n, message, thread, sender, needs_reply, who, subject, body in rows:

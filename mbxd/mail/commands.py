@@ -97,8 +97,8 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 class ReleaseHeld(msgspec.Struct, frozen=True):
-    """Deliver what is held for a role to the identity that has it now. before: only what was sent before that
-    (Unix seconds): what came later waits for the next one.
+    """Deliver what others sent and is held for a role to the identity that has it now. before: only what was sent
+    before that (Unix seconds): what came later waits for the next one.
     """
 
     project: int

@@ -67,9 +67,12 @@ class Duties:
         self._engine = engine
         self._office = office
         self._clock = clock
-        # Both may hold more than they must, never less: they only spare questions to the store.
+        # The first two may hold more than they must, never less: they only spare questions to the store.
         self._held: dict[tuple[int, str], int] = {}
-        """Roles that mail is held for, each with how often it was sent to since it is here."""
+        """Roles that mail is held for, each with the number of the last message to it; 0: from before `begin`."""
+        self._sends = 0
+        self._given: dict[int, tuple[tuple[int, str], int]] = {}
+        """Who was given all that was held for its role and is not its own, up to which message."""
         self._involved: set[int] = set()
         self._todo: deque[tuple[int, Change | int]] = deque()
         self._something = trio.Event()
@@ -92,6 +95,7 @@ class Duties:
     def begin(self, held: Iterable[c.Role], requests: Iterable[Open]) -> None:
         """What the store holds when it is opened, at the start or after an outage; then there is all to catch up."""
         self._held = {(role.project, role.role): 0 for role in held}
+        self._given.clear()
         for request in requests:
             self._involved |= {request.sender, request.recipient}
         self._behind = True
@@ -106,8 +110,8 @@ class Duties:
             for number in result.recipients:
                 self._look_again(number, command.now)
         for role in command.held:
-            key = (role.project, role.role)
-            self._held[key] = self._held.get(key, 0) + 1
+            self._sends += 1
+            self._held[role.project, role.role] = self._sends
             self._involved.add(command.sender)
             for number in self._engine.state.held.get(role.project, ()):
                 self._look_again(number, command.now)
@@ -167,7 +171,7 @@ class Duties:
             case ev.Granted():
                 await self.give_held(what.identity)
                 await self._announce(what.identity, what.epoch, what.session.client, before=what.at)
-            case ev.HolderEnded():
+            case ev.HolderEnded() if what.to is None:  # else another acts as it from that moment on
                 await self._orphan(what.identity, what.epoch, what.reason)
             case ev.Released():
                 await self._orphan(what.identity, what.epoch, "released")
@@ -191,7 +195,7 @@ class Duties:
         if identity is None:
             return
         past, hold = identity.past, identity.hold
-        if past is not None:
+        if past is not None and (hold is None or hold.since != past.ended):  # at once it was taken over: see `_react`
             # Each grant raised the epoch by one, and freeing did.
             epoch = identity.epoch - (hold is not None) - (past.reason == "freed")
             await self._orphan(number, epoch, past.reason, after=past.ended)
@@ -201,10 +205,12 @@ class Duties:
     # -- held mail -------------------------------------------------------------------------------------------
 
     def is_heir(self, identity: Identity) -> bool:
-        """Whether mail may be held for the role of a claimed mailbox."""
-        return (
-            identity.role is not None and identity.hold is not None and (identity.project, identity.role) in self._held
-        )
+        """Whether mail may be held for the role of a claimed mailbox that it was not given yet."""
+        if not self._held or identity.role is None or identity.hold is None:
+            return False
+        key = (identity.project, identity.role)
+        last = self._held.get(key)
+        return last is not None and self._given.get(identity.id) != (key, last)
 
     async def give_held(self, number: int, *, before: float | None = None) -> None:
         """Give a mailbox what is held for its role. Its claim must be durable. Raises Rejected."""
@@ -217,7 +223,8 @@ class Duties:
         if identity.role is None or not self.is_heir(identity):
             return
         release = c.ReleaseHeld(identity.project, identity.role, number, before)
-        more = True
+        key = (identity.project, identity.role)
+        last, more = self._held[key], True
         while more:
             released: c.Released = await self._office.write(release)
             more = released.more
@@ -226,8 +233,9 @@ class Duties:
                 if letter.needs_reply:
                     self._involved |= {number, letter.sender}
                 self._office.arrived(number, letter.sender, letter.subject, letter.kind, message)
+        if before is None:
+            self._given[number] = (key, last)
         # It stays entered while the store is asked: a claim that comes meanwhile must see it.
-        key = (identity.project, identity.role)
         before_looking = self._held.get(key)
         held = await self._office.read(self._office.store.held_roles)
         if c.Role(*key) not in held and self._held.get(key) == before_looking:

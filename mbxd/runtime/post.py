@@ -155,7 +155,7 @@ class Post:
         return self._duties.involved(identity)
 
     def is_heir(self, identity: Identity) -> bool:
-        """Whether mail may be held for the role of a claimed mailbox."""
+        """Whether mail may be held for the role of a claimed mailbox that it was not given yet."""
         return self._store is not None and self._duties.is_heir(identity)
 
     async def give_held(self, number: int) -> None:

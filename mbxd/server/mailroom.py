@@ -6,6 +6,7 @@ NOT_BOUND, LEASE_LOST); a person has the owner's mailbox. Reading consumes nothi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -71,7 +72,13 @@ class Mailroom:
         else:
             bound = await self._bind(ctx, acts=acts)
         engine.active[bound.identity] = ctx.now
-        return Me(bound.identity, bound.epoch)
+        me, post = Me(bound.identity, bound.epoch), self.services.post
+        if post.is_heir(engine.state.identities[me.identity]):
+            # It was sent while this one was there, but could not be seen to be.
+            with contextlib.suppress(Rejected):  # a full disk: it waits, and the call may do without
+                await post.give_held(me.identity)
+            self._fence(me, ctx)
+        return me
 
     def _bound(self, ctx: Context, *, acts: bool) -> Bound | None:
         """What the caller holds, as nearly every call finds it; None when binding changes or refuses something."""

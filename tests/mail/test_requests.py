@@ -94,6 +94,16 @@ def test_mail_for_a_role_waits_for_its_first_identity(mail: Mail) -> None:
     assert mail.store.unread_counts == {5: 2, 6: 1}
 
 
+def test_nobody_is_given_what_it_sent_to_its_own_role(mail: Mail) -> None:
+    role = c.Role(4, "reviewer")
+    own = mail.send(5, (), needs_reply=True, held=(role,))
+    other = mail.send(1, (), held=(role,))
+    assert mail.store.call(c.ReleaseHeld(4, "reviewer", 5)) == c.Released([other])
+    assert (mail.inbox(5), owed(mail, 5), mail.store.held_roles()) == ([other], [], [role])
+    assert mail.store.call(c.ReleaseHeld(4, "reviewer", 6)) == c.Released([own])
+    assert (owed(mail, 6), waited(mail, 5)) == ([own], [(own, 6)])
+
+
 def test_much_that_is_held_comes_in_runs(mail: Mail) -> None:
     role = c.Role(4, "reviewer")
     ids = [mail.send(1, (), held=(role,)) for _ in range(c.RELEASE_BATCH + 5)]

@@ -15,6 +15,7 @@ import pytest
 import trio
 import trio.testing
 
+from mbxd.core.liveness import Policy
 from mbxd.core.rejected import Rejected
 from mbxd.mail import commands as c
 from mbxd.mail.errors import MailBusy, MailError, MailFull, MailRefused, MailUnusable
@@ -209,6 +210,29 @@ async def test_a_holder_that_goes_while_the_request_is_written(tmp_path: Path) -
         await s.until(1, [GONE])
 
 
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_takeover_has_one_notice(tmp_path: Path, crash: bool) -> None:
+    """At no moment nobody was there."""
+    async with scene(tmp_path) as s:
+        if not crash:
+            s.follow()
+        dora, _, shim = await s.rig.session()
+        await dora.register("shop-d")
+        await s.post.write(letter(1, (3,), s.now, needs_reply=True))
+        carl, _, _ = await s.rig.session()
+        await dora.stream.aclose()
+        s.rig.machine.kill(shim)
+        s.rig.services.settings.policy = Policy(detach_grace=0.0)
+        await trio.testing.wait_all_tasks_blocked()
+        await carl.claim("shop-d")
+        assert s.rig.services.engine.state.identities[3].epoch == 2
+        if crash:
+            s.crash()
+        await s.until(1, [THERE])
+        await s.quiet()
+        assert await s.subjects(1) == [THERE]
+
+
 async def test_who_was_told_at_once_gets_no_notice(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         await s.bert.call("identity.release")
@@ -316,6 +340,49 @@ async def test_held_mail_whose_heir_came_before_the_crash(tmp_path: Path) -> Non
         await s.post.write(held(1, addressed))  # nobody follows
         s.crash()
         await s.until(3, ["Build"])
+
+
+async def test_a_holder_that_was_there_is_given_what_is_held_at_its_next_call(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:  # nobody follows
+        first = await s.post.write(held(1, s.now, needs_reply=True))  # bert was detached
+        who = await s.bert.call("mail.whoami")
+        assert (who["unread"], [one["id"] for one in who["owed"]]) == (1, [first.id])
+        second = await s.post.write(held(1, s.now))
+        assert [one["id"] for one in (await s.bert.call("mail.inbox"))["messages"]] == [first.id, second.id]
+        third = await s.post.write(held(1, s.now))
+        assert (await s.bert.call("mail.ack", {"ids": [third.id]}))["results"][0]["ok"]
+        assert await s.subjects(1) == []
+
+
+async def test_who_sends_to_its_own_role_gets_nothing_of_it_and_the_next_one_does(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        s.follow()
+        own = await s.post.write(held(1, s.now, needs_reply=True))
+        assert (await s.anna.claim("shop-a"))["unread"] == 0
+        who = await s.anna.call("mail.whoami")
+        assert (who["unread"], who["owed"], who["waited_for"]) == (0, [], [])
+        commits = s.post.statistics()["commits"]
+        for method in ("mail.whoami", "mail.inbox", "mail.sent"):
+            await s.anna.call(method)
+        assert s.post.statistics()["commits"] == commits, "it is asked for once"
+        carl, _, _ = await s.rig.session()
+        assert [one["id"] for one in (await carl.register("shop-c"))["inbox"]] == [own.id]
+
+
+async def test_a_full_disk_keeps_nobody_from_looking_because_something_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path) as s:
+        await s.post.write(held(1, s.now))
+
+        async def full(*_args: Any) -> None:
+            await trio.lowlevel.checkpoint()
+            raise refused(MailFull("no room"))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(s.post, "write", full)
+            assert (await s.bert.call("mail.whoami"))["unread"] == 0
+        assert (await s.bert.call("mail.whoami"))["unread"] == 1
 
 
 # -- who waits and loses the name --------------------------------------------------------------------------
