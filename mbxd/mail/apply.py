@@ -190,12 +190,15 @@ def find(conn: sqlite3.Connection, message: str) -> _Target:
     return _Target(*row)
 
 
+def pruned(message: str) -> MailRefused:
+    """The refusal for the id of what is there no more."""
+    return MailRefused("MESSAGE_PRUNED", f"The message {message} was pruned with its thread.", "Start a new thread.")
+
+
 def unknown(conn: sqlite3.Connection, message: str) -> MailRefused:
     """The refusal for an id that leads nowhere."""
     if conn.execute("SELECT 1 FROM pruned WHERE id = ?", (message,)).fetchone() is not None:
-        return MailRefused(
-            "MESSAGE_PRUNED", f"The message {message} was pruned with its thread.", "Start a new thread."
-        )
+        return pruned(message)
     return MailRefused(
         "UNKNOWN_MESSAGE",
         f"There is no message {message[:64]!r}.",

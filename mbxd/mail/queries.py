@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from mbxd.mail import ids as mail_ids
-from mbxd.mail.apply import takes_part, unknown
+from mbxd.mail.apply import pruned, takes_part, unknown
 from mbxd.mail.commands import Role
 from mbxd.mail.errors import MailRefused
 from mbxd.mail.records import Letter, Open, Page, Part, Reading, Receipt, State
@@ -82,21 +82,29 @@ def thread(conn: sqlite3.Connection, message: str, identity: int | None, *, limi
 def read(conn: sqlite3.Connection, ids: Sequence[str], identity: int | None, *, offset: int, budget: int) -> Reading:
     """Bodies of messages that an identity sent, got, or can see in its threads; `offset` is the first one's.
 
-    As many as fit into `budget` bytes, at most 48 KiB, cut between characters; the first always gets some.
+    As many as fit into `budget` bytes, at most 48 KiB, cut between characters; the first always gets some. What may
+    not be read is left out, with the reason; raises MailRefused when nothing may.
     """
     budget = min(max(budget, 4), READ_MAX)
     parts: list[Part] = []
+    refused: list[MailRefused] = []
     for place, message in enumerate(ids):
         if budget < 4:  # a character may be as long
-            return Reading(parts, list(ids[place:]))
-        letter, body = _whole(conn, message, identity)
-        begin = _boundary(body, offset if place == 0 else 0)
-        if place and len(body) > budget:
-            return Reading(parts, list(ids[place:]))  # a fresh result fits more of it
+            return Reading(parts, list(ids[place:]), refused)
+        try:
+            letter, body = _whole(conn, message, identity)
+        except MailRefused as refusal:
+            refused.append(refusal)
+            continue
+        begin = _boundary(body, 0 if parts else offset)
+        if parts and len(body) > budget:
+            return Reading(parts, list(ids[place:]), refused)  # a fresh result fits more of it
         end = _boundary(body, begin + budget)
         parts.append(Part(letter, body[begin:end].decode(), begin, end if end < len(body) else None))
         budget -= end - begin
-    return Reading(parts, [])
+    if refused and not parts:
+        raise refused[0]
+    return Reading(parts, [], refused)
 
 
 def _whole(conn: sqlite3.Connection, message: str, identity: int | None) -> tuple[Letter, bytes]:
@@ -115,6 +123,15 @@ def _whole(conn: sqlite3.Connection, message: str, identity: int | None) -> tupl
 def owed(conn: sqlite3.Connection, identity: int, limit: int) -> list[Open]:
     """Requests that an identity should answer, oldest first."""
     return _open(conn, "q.recipient = ?", identity, limit)
+
+
+def open_counts(conn: sqlite3.Connection, identity: int) -> tuple[int, int]:
+    """How many requests an identity should answer, and how many answers it waits for."""
+    found: tuple[int, int] = conn.execute(
+        "SELECT (SELECT count(*) FROM requests WHERE recipient = ?), (SELECT count(*) FROM requests WHERE sender = ?)",
+        (identity, identity),
+    ).fetchone()
+    return found
 
 
 def waited_for(conn: sqlite3.Connection, identity: int, limit: int) -> list[Open]:
@@ -140,10 +157,14 @@ def _open(conn: sqlite3.Connection, which: str, identity: int, limit: int) -> li
     return [Open(*row) for row in rows]
 
 
-def resolve(conn: sqlite3.Connection, text: str) -> str:
+Where = Literal["threads", "inbox"]
+
+
+def resolve(conn: sqlite3.Connection, text: str, identity: int | None = None, where: Where = "threads") -> str:
     """The full id of a message from an id or a unique beginning of 8 characters or more. Raises MailRefused.
 
-    The beginning of an id is its time, so that short ones are unique only among messages seconds apart.
+    The beginning of an id is its time, so that short ones are unique only among messages seconds apart; and so they
+    are looked up only among what an identity sees in its threads, or got. A whole id is found in any case.
     """
     prefix = mail_ids.canonical(text)
     if prefix is None:
@@ -152,10 +173,12 @@ def resolve(conn: sqlite3.Connection, text: str) -> str:
             f"{text[:64]!r} is no message id: they have 26 letters and digits, or at least the first 8 of them.",
             "Take ids from the inbox, the sent list or a search.",
         )
+    among = "" if identity is None or len(prefix) == mail_ids.LENGTH else _AMONG[where]
     found = [
         message
         for (message,) in conn.execute(
-            "SELECT id FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 5", (prefix, prefix + "~")
+            f"SELECT id FROM messages m WHERE id >= :from AND id < :to {among} ORDER BY id LIMIT 5",  # noqa: S608
+            {"from": prefix, "to": prefix + "~", "identity": identity},
         )
     ]
     if not found:
@@ -167,21 +190,29 @@ def resolve(conn: sqlite3.Connection, text: str) -> str:
     return str(found[0])
 
 
-def resolve_all(conn: sqlite3.Connection, texts: Sequence[str]) -> tuple[dict[str, str], dict[str, MailRefused]]:
-    """Full ids by what was asked for, and why the others are none."""
+_AMONG: Final[dict[Where, str]] = {
+    "threads": "AND EXISTS (SELECT 1 FROM members WHERE thread = m.thread AND identity = :identity)",
+    "inbox": "AND EXISTS (SELECT 1 FROM deliveries WHERE message = m.n AND recipient = :identity)",
+}
+
+
+def resolve_all(
+    conn: sqlite3.Connection, texts: Sequence[str], identity: int | None = None, where: Where = "threads"
+) -> tuple[dict[str, str], dict[str, MailRefused]]:
+    """Full ids by what was asked for, and why the others are none; see `resolve`."""
     full: dict[str, str] = {}
     errors: dict[str, MailRefused] = {}
     for one in texts:
         try:
-            full[one] = resolve(conn, one)
+            full[one] = resolve(conn, one, identity, where)
         except MailRefused as error:
             errors[one] = error
     return full, errors
 
 
 def _gone(conn: sqlite3.Connection, prefix: str, asked: str) -> MailRefused:
-    row = conn.execute("SELECT id FROM pruned WHERE id >= ? AND id < ? LIMIT 1", (prefix, prefix + "~")).fetchone()
-    return unknown(conn, row[0] if row else asked)
+    row = conn.execute("SELECT 1 FROM pruned WHERE id >= ? AND id < ? LIMIT 1", (prefix, prefix + "~")).fetchone()
+    return pruned(prefix) if row else unknown(conn, asked)
 
 
 def reply_to(conn: sqlite3.Connection, message: str, identity: int, *, everybody: bool) -> list[int]:

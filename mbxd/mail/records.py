@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from mbxd.mail.commands import Role
+from mbxd.mail.errors import MailRefused
 
 State = Literal["pending", "delivered", "acked"]
 
@@ -74,10 +75,11 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """Bodies as far as they fit. left: ids for the next call."""
+    """Bodies as far as they fit. left: ids for the next call; refused: why others are not among them."""
 
     parts: list[Part]
     left: list[str]
+    refused: list[MailRefused] = []
 
 
 class Open(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from mbxd.mail import commands, queries, replies, schema
 from mbxd.mail.errors import MailBusy, MailError, MailRefused, MailUnusable, translate
 from mbxd.mail.records import Letter, Open, Page, Reading, Report
-from mbxd.mail.search import Scope, search
+from mbxd.mail.search import Scope, prepare, search
 from mbxd.mail.writer import Done, Job, Post, Writer, count_unread
 
 T = TypeVar("T")
@@ -138,6 +138,10 @@ class MailStore:
         """See `queries.waited_for`."""
         return self._read(queries.waited_for, identity, limit)
 
+    def open_counts(self, identity: int) -> tuple[int, int]:
+        """See `queries.open_counts`."""
+        return self._read(queries.open_counts, identity)
+
     def open_requests(self) -> list[Open]:
         """See `queries.open_requests`."""
         return self._read(queries.open_requests)
@@ -150,13 +154,15 @@ class MailStore:
         """Roles that mail is held for."""
         return self._read(queries.held_roles)
 
-    def resolve(self, text: str) -> str:
+    def resolve(self, text: str, identity: int | None = None) -> str:
         """See `queries.resolve`."""
-        return self._read(queries.resolve, text)
+        return self._read(queries.resolve, text, identity)
 
-    def resolve_all(self, texts: Sequence[str]) -> tuple[dict[str, str], dict[str, MailRefused]]:
+    def resolve_all(
+        self, texts: Sequence[str], identity: int | None = None, where: queries.Where = "threads"
+    ) -> tuple[dict[str, str], dict[str, MailRefused]]:
         """See `queries.resolve_all`."""
-        return self._read(queries.resolve_all, texts)
+        return self._read(queries.resolve_all, texts, identity, where)
 
     def reply_to(self, message: str, identity: int, *, everybody: bool = False) -> list[int]:
         """See `queries.reply_to`."""
@@ -240,7 +246,11 @@ class MailStore:
         except queue.Empty:
             pass
         try:
-            return schema.connect(self.path, read_only=True)
+            with contextlib.ExitStack() as undo:
+                conn = undo.enter_context(contextlib.closing(schema.connect(self.path, read_only=True)))
+                prepare(conn)
+                undo.pop_all()
+            return conn
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
 

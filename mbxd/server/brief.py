@@ -5,7 +5,7 @@ Owns the brief and its bound. The grant stands whatever becomes of the mail.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -27,13 +27,40 @@ TASK = 300
 _claim = msgspec.json.Decoder(ClaimResult).decode
 
 
-async def open_requests(post: Post, reader: letters.Reader) -> tuple[list[wire.Open], list[wire.Open]]:
-    """Requests that the reader owes an answer to, and those that it waits for. Raises Rejected."""
+class Requests(NamedTuple):
+    """Requests that somebody owes an answer to, and answers that it waits for: the oldest, and how many in all."""
+
+    owed: list[wire.Open]
+    waited_for: list[wire.Open]
+    counts: tuple[int, int]
+
+    def untold(self, shown: int, hint: str = "") -> list[str]:
+        """A warning for each list that says less than all when the first `shown` are shown."""
+        said = ("You owe {} answers", "You wait for {} answers")
+        return [
+            f"{words.format(count)}; only the oldest {shown} are listed here.{hint}"
+            for words, count in zip(said, self.counts, strict=True)
+            if count > shown
+        ]
+
+
+NO_REQUESTS = Requests([], [], (0, 0))
+
+
+async def open_requests(post: Post, reader: letters.Reader) -> Requests:
+    """Those of the reader, at most OPEN_SHOWN of each kind. Raises Rejected."""
     if not post.involved(reader.identity):
-        return [], []
+        return NO_REQUESTS
     owed = await post.read(post.store.owed, reader.identity, OPEN_SHOWN)
     waited = await post.read(post.store.waited_for, reader.identity, OPEN_SHOWN)
-    return [reader.request(one, one.sender) for one in owed], [reader.request(one, one.recipient) for one in waited]
+    counts = len(owed), len(waited)
+    if OPEN_SHOWN in counts:  # there may be more
+        counts = await post.read(post.store.open_counts, reader.identity)
+    return Requests(
+        [reader.request(one, one.sender) for one in owed],
+        [reader.request(one, one.recipient) for one in waited],
+        counts,
+    )
 
 
 async def briefed(services: Services, result: Any, identity: int, seq: int) -> ClaimResult:
@@ -51,14 +78,24 @@ async def briefed(services: Services, result: Any, identity: int, seq: int) -> C
         if record is not None and post.is_heir(record):
             await services.engine.wait_durable(seq)
             await post.give_held(identity)
-        owed, waited = ([one.id for one in some[:HEADERS]] for some in await open_requests(post, reader))
+        requests = await open_requests(post, reader)
+        owed, waited = ([one.id for one in some[:HEADERS]] for some in (requests.owed, requests.waited_for))
         size = len(letters.compact([owed, waited, before]))
         inbox = await _headers(post, reader, BYTES - size)
     except Rejected as refusal:
         return replace(claim, warnings=[*claim.warnings, f"{refusal.code}: {refusal.message}"])
     unread = post.unread.get(identity, 0)
     following = claim.next or ("mbx_inbox {}" if unread else None)
-    return replace(claim, inbox=inbox, unread=unread, owed=owed, waited_for=waited, predecessor=before, next=following)
+    return replace(
+        claim,
+        inbox=inbox,
+        unread=unread,
+        owed=owed,
+        waited_for=waited,
+        predecessor=before,
+        warnings=[*claim.warnings, *requests.untold(HEADERS, " More with mbx_whoami.")],
+        next=following,
+    )
 
 
 async def _headers(post: Post, reader: letters.Reader, room: int) -> list[dict[str, Any]]:

@@ -11,12 +11,20 @@ import msgspec
 
 from mbx_wire import mail as wire
 from mbx_wire.errors import Code
+from mbxd.core import naming
 from mbxd.core.addressing import Recipient, name_of
 from mbxd.core.state import State
 from mbxd.core.times import iso
-from mbxd.mail.commands import Sent
+from mbxd.mail.commands import Role, Sent
 from mbxd.mail.errors import MailRefused
 from mbxd.mail.records import Letter, Open, Part, Receipt
+
+PAGE_BYTES = 512 * 1024
+"""Of the encoded messages of one page. A line takes 4 MiB; in a tool's result they are there twice, once as a text with
+all of its quotes and backslashes escaped.
+"""
+RECIPIENTS_SHOWN = 200
+"""Of one message, whose notes alone may have 3 KB each."""
 
 
 def compact(value: Any) -> str:
@@ -54,6 +62,11 @@ class Reader(NamedTuple):
         waits = "waits for the first one of the role to be claimed"
         recipients += [wire.Recipient(f"role:{role.role}", "held", None, waits) for role in letter.held]
         acked = all(one.state == "acked" for one in recipients)
+        if len(recipients) > RECIPIENTS_SHOWN:
+            rest = recipients[RECIPIENTS_SHOWN:]
+            done = sum(one.state == "acked" for one in rest)
+            more = wire.Recipient(_more(len(rest)), "acked" if done == len(rest) else "unread", None, f"{done} acked")
+            recipients[RECIPIENTS_SHOWN:] = [more]
         return msgspec.structs.replace(self._header(letter, "acked" if acked else "unread"), recipients=recipients)
 
     def seen(self, letter: Letter) -> wire.Header:
@@ -75,6 +88,8 @@ class Reader(NamedTuple):
         to = [self.name(one.identity) for one in letter.receipts]
         if letter.held:
             to += [f"role:{role.role}" for role in letter.held]
+        if len(to) > RECIPIENTS_SHOWN:
+            to[RECIPIENTS_SHOWN:] = [_more(len(to) - RECIPIENTS_SHOWN)]
         return wire.Header(
             id=letter.id,
             thread=letter.thread,
@@ -98,23 +113,68 @@ def _mine(receipt: Receipt | None) -> str:
     return "acked" if receipt.state == "acked" else "unread"
 
 
+def _more(count: int) -> str:
+    return f"and {count} more"
+
+
+def fitting(shown: list[wire.Header]) -> int:
+    """How many of these, from the first, go into one reply; one does."""
+    if len(msgspec.json.encode(shown)) <= PAGE_BYTES:
+        return len(shown)
+    room = PAGE_BYTES
+    for count, header in enumerate(shown):
+        room -= len(msgspec.json.encode(header)) + 1
+        if room < 0:
+            return max(count, 1)
+    return len(shown)
+
+
 def listed(
-    shown: list[wire.Header], cursor: str | None, *warnings: str, following: str | None = None
+    shown: list[wire.Header],
+    cursor: str | None,
+    *warnings: str,
+    following: str | None = None,
+    newest_last: bool = False,
 ) -> wire.MessagesResult:
-    """A page of a list. following: what to call next."""
+    """A page of a list, or as much of it as fits: the cursor goes on behind that. following: what to call next;
+    newest_last: it goes on before the first.
+    """
+    ordered = shown[::-1] if newest_last else shown
+    fit = fitting(ordered)
+    if fit < len(shown):
+        ordered, cursor = ordered[:fit], ordered[fit - 1].id
+        shown = ordered[::-1] if newest_last else ordered
     return wire.MessagesResult(messages=shown, before=cursor, warnings=list(warnings), next=following)
 
 
-def posted(sent: Sent, whom: list[Recipient], *, needs_reply: bool) -> wire.SendResult:
+_ABSENT = frozenset({"vacant", "retired"})
+
+
+def strange_roles(state: State, held: list[Role]) -> list[str]:
+    """Warnings about roles that mail waits for and no mailbox of their project has: they may be slips of the pen."""
+    warnings, everyone = [], state.identities.values()
+    for project, role in ((one.project, one.role) for one in held):
+        if any(one.role == role and one.project == project for one in everyone):
+            continue
+        roles = {one.role for one in everyone if one.role and one.project == project}
+        near = " or ".join(f"role:{one}" for one in naming.near(role, sorted(roles), None))
+        meant = f" Did you mean {near}?" if near else ""
+        warnings.append(f"No mailbox here has the role {role}, not even a vacant one.{meant}")
+    return warnings
+
+
+def posted(sent: Sent, whom: list[Recipient], warnings: list[str], *, needs_reply: bool) -> wire.SendResult:
     """What became of a send, and who can read it."""
-    absent = [one.name for one in whom if one.state in {"vacant", "retired"}]
+    absent = [one.name for one in whom if one.state in _ABSENT]
+    # Whoever comes later is told of it, and so is the sender: only for one who is there it is worth to wait.
+    waits = needs_reply and any(one.state not in {*_ABSENT, "held"} for one in whom)
     return wire.SendResult(
         id=sent.id,
         thread=sent.thread,
         recipients=[wire.Recipient(one.name, one.state, one.since, one.detail) for one in whom],
         duplicate=sent.duplicate,
-        warnings=[f"Nobody reads {', '.join(absent)} now; the mail waits there."] if absent else [],
-        next='mbx_inbox {"wait_s":45}' if needs_reply else None,
+        warnings=[*([f"Nobody reads {', '.join(absent)} now; the mail waits there."] if absent else []), *warnings],
+        next='mbx_inbox {"wait_s":45}' if waits else None,
     )
 
 

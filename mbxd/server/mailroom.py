@@ -27,7 +27,8 @@ from mbxd.core.sessions import looking, pending
 from mbxd.core.state import Identity
 from mbxd.mail import commands as c
 from mbxd.mail.errors import MailRefused
-from mbxd.mail.records import Reading
+from mbxd.mail.records import Page, Reading
+from mbxd.mail.store import MailStore
 from mbxd.runtime.engine import NoRoom
 from mbxd.server import brief, letters, mailkeeping
 from mbxd.server.limits import ROOM_WAIT_S
@@ -151,7 +152,7 @@ class Mailroom:
                 raise
             return self._nobody(refusal, ctx)
         state, post = self.services.engine.state, self.services.post
-        owed, waited = await brief.open_requests(post, self._reader(me, ctx)) if post.usable else ([], [])
+        requests = await brief.open_requests(post, self._reader(me, ctx)) if post.usable else brief.NO_REQUESTS
         record = state.identities.get(me.identity)
         unread = post.unread.get(me.identity, 0)
         return wire.WhoamiResult(
@@ -161,10 +162,12 @@ class Mailroom:
             project=None if record is None else state.slug(record.project),
             epoch=None if record is None else record.epoch,
             unread=unread,
-            owed=owed,
-            waited_for=waited,
+            owed=requests.owed,
+            waited_for=requests.waited_for,
             pending=None,
-            warnings=[] if post.trouble is None else [f"{Code.MAIL_UNAVAILABLE}: {post.trouble}"],
+            warnings=[f"{Code.MAIL_UNAVAILABLE}: {post.trouble}"]
+            if post.trouble
+            else requests.untold(brief.OPEN_SHOWN),
             next="mbx_inbox {}" if unread else None,
         )
 
@@ -218,20 +221,21 @@ class Mailroom:
         store = self.services.post.store
 
         def ask() -> tuple[Reading, dict[str, MailRefused]]:  # all at once: each trip to a worker thread costs
-            full, errors = store.resolve_all(ids)
+            full, errors = store.resolve_all(ids, reader.identity)
             if not full:
                 raise next(iter(errors.values()))
             return store.read(list(dict.fromkeys(full.values())), reader.identity, offset=offset), errors
 
         reading, errors = await self.services.post.read(ask)
         shown = [reader.opened(part) for part in reading.parts]
-        last = reading.parts[-1].next_offset if reading.parts else None
-        rest = ([reading.parts[-1].letter.id] if last is not None else []) + reading.left
+        fit = letters.fitting(shown)
+        last = reading.parts[-1].next_offset if fit == len(shown) else None
+        rest = ([shown[-1].id] if last is not None else [one.id for one in shown[fit:]]) + reading.left
         following = None
         if rest:
             following = f"mbx_read {letters.compact({'ids': rest, **({'offset': last} if last is not None else {})})}"
-        bad = [f"{error.code}: {error.message}" for error in errors.values()]
-        return wire.MessagesResult(shown, None, [NO_INSTRUCTIONS, *bad], following, next_offset=last)
+        bad = [f"{error.code}: {error.message}" for error in (*errors.values(), *reading.refused)]
+        return wire.MessagesResult(shown[:fit], None, [NO_INSTRUCTIONS, *bad], following, next_offset=last)
 
     async def sent(self, params: wire.SentParams, ctx: Context) -> wire.MessagesResult:
         """What the caller sent, and what became of it."""
@@ -247,8 +251,13 @@ class Mailroom:
         post, reader = self.services.post, self._reader(me, ctx)
         limit = params.limit or wire.LIMIT_DEFAULT
         store, before = post.store, params.before or ""
-        page = await post.read(lambda: store.thread(store.resolve(params.id), me.identity, limit=limit, before=before))
-        return letters.listed([reader.seen(letter) for letter in page.letters], page.cursor, NO_INSTRUCTIONS)
+
+        def ask() -> Page:
+            return store.thread(store.resolve(params.id, me.identity), me.identity, limit=limit, before=before)
+
+        page = await post.read(ask)
+        shown = [reader.seen(letter) for letter in page.letters]
+        return letters.listed(shown, page.cursor, NO_INSTRUCTIONS, newest_last=True)
 
     async def search(self, params: wire.SearchParams, ctx: Context) -> wire.MessagesResult:
         """Words in what the caller sent and received."""
@@ -300,7 +309,7 @@ class Mailroom:
         store = post.store
 
         def ask() -> tuple[str, list[int]]:
-            full = store.resolve(params.id)
+            full = store.resolve(params.id, me.identity) if me.identity != c.OWNER else _any(store, params.id)
             return full, store.reply_to(full, me.identity, everybody=bool(params.all))
 
         full, ids = await post.read(ask)
@@ -353,7 +362,8 @@ class Mailroom:
             # It was sent before, and reached whom it reached then.
             reached = [addressing.recipient(services.engine.state, one, ctx) for one in sent.recipients]
             whom = [*reached, *(addressing.waiting(one.role) for one in sent.held)]
-        return letters.posted(sent, whom, needs_reply=command.needs_reply)
+        warnings = letters.strange_roles(services.engine.state, sent.held)
+        return letters.posted(sent, whom, warnings, needs_reply=command.needs_reply)
 
     async def ack(self, params: wire.AckParams, ctx: Context) -> wire.AckResult:
         """Be done with messages; each id has its own result."""
@@ -362,7 +372,7 @@ class Mailroom:
             note, cut = note[: wire.NOTE_MAX], True  # one long note must not lose the acks of a batch
         me = await self._me(ctx, acts=True)
         post = self.services.post
-        full, errors = await post.read(post.store.resolve_all, params.ids)
+        full, errors = await post.read(post.store.resolve_all, params.ids, me.identity, "inbox")
         found: dict[str, str] = {}
         if full:
             self._fence(me, ctx)
@@ -408,6 +418,16 @@ _HANDLERS: dict[type[msgspec.Struct], Handler] = {
     wire.PruneParams: lambda room, params, ctx: mailkeeping.prune(room.services, params, ctx),
     NoParams: lambda room, _params, ctx: mailkeeping.check(room.services, ctx),
 }
+
+
+def _any(store: MailStore, text: str) -> str:
+    """The id of any message, which a person may answer: first of those that the person sees anyway."""
+    try:
+        return store.resolve(text, c.OWNER)
+    except MailRefused as refusal:
+        if refusal.code != Code.UNKNOWN_MESSAGE:
+            raise
+        return store.resolve(text)
 
 
 def _lease_lost(address: str) -> Rejected:

@@ -391,6 +391,7 @@ def mail_ids(data: bytes) -> None:
 def _mail() -> sqlite3.Connection:
     conn = sqlite3.connect(":memory:", isolation_level=None)
     conn.executescript(schema.TABLES)
+    search.prepare(conn)
     conn.execute("INSERT INTO words (rowid, subject, body, who) VALUES (1, 'plans', 'the vault', 's1 r2')")
     return conn
 

@@ -183,3 +183,17 @@ def test_marks() -> None:
         ("ab aab é abc", "b OR ab*", "[ab] aab é [abc]"),
     ):
         assert snippet(text, pattern(query)) == marked
+
+
+@pytest.mark.parametrize("query", ["who: call", "WHO:call", '"who" : call', "{subject who} : call", "- who : call"])
+def test_who_is_a_word_like_any_other(mail: Mail, query: str) -> None:
+    found = mail.send(1, (2,), subject="who subject", body="Tell me who: call them?")
+    assert mail.found(2, query) == [found]
+    assert mail.found(2, "who: r2") == []
+
+
+def test_a_query_may_name_subject_and_body(mail: Mail) -> None:
+    in_subject, in_body = mail.send(1, (2,), subject="needle"), mail.send(1, (2,), body="needle")
+    assert mail.found(2, "subject: needle") == [in_subject]
+    assert mail.found(2, "- subject: needle") == [in_body]
+    assert mail.found(2, "{subject body} : needle") == [in_body, in_subject]

@@ -167,6 +167,36 @@ def test_ids_are_found_by_a_unique_beginning(mail: Mail) -> None:
         assert refused.value.code == "UNKNOWN_MESSAGE"
 
 
+def test_the_beginning_of_an_id_is_looked_up_among_what_one_sees(mail: Mail) -> None:
+    private = [mail.send(7, (8,)) for _ in range(6)]
+    mine = mail.send(1, (2,))
+    answer = mail.reply(mine, 2, (1,)).id
+    later = mail.send(1, (3,), now=NOW + 60)
+    short = mine[:8]
+    assert all(one.startswith(short) for one in (*private, answer))
+    for identity in (1, 2):  # both are in the thread, and each got one of it
+        with pytest.raises(MailRefused, match="More than one") as refusal:
+            mail.store.resolve(short, identity)
+        assert refusal.value.hint == f"Say which: {mine}, {answer}."
+        whole = answer if identity == 1 else mine
+        assert mail.store.resolve_all([short], identity, "inbox") == ({short: whole}, {})
+    assert mail.store.resolve(later[:8], 3) == later
+    with pytest.raises(MailRefused, match="no message") as unseen:
+        mail.store.resolve(later[:8], 2)
+    assert unseen.value.code == "UNKNOWN_MESSAGE"
+    assert mail.store.resolve(later, 2) == later, "a whole id: what may be done with it is another question"
+
+
+def test_what_may_not_be_read_costs_nothing_of_what_may(mail: Mail) -> None:
+    mine, foreign, also = mail.send(1, (2,), body="one"), mail.send(7, (8,)), mail.send(1, (2,), body="two")
+    reading = mail.store.read([foreign, mine, "nothing", also], 2, offset=1)
+    assert [(part.letter.id, part.text) for part in reading.parts] == [(mine, "ne"), (also, "two")]
+    assert [one.code for one in reading.refused] == ["NOT_YOURS", "UNKNOWN_MESSAGE"]
+    with pytest.raises(MailRefused) as refusal:
+        mail.store.read([foreign, "nothing"], 2)
+    assert refusal.value.code == "NOT_YOURS"
+
+
 def test_bodies_come_in_parts(mail: Mail) -> None:
     body = "aé€😀" * 12_000  # 10 bytes each time
     message = mail.send(body=body)

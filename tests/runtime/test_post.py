@@ -385,6 +385,24 @@ async def test_a_full_disk_keeps_nobody_from_looking_because_something_is_held(
         assert (await s.bert.call("mail.whoami"))["unread"] == 1
 
 
+async def test_the_beginning_of_an_id_means_ones_own_mail(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        at = s.now
+        others = [(await s.post.write(letter(1, (1,), at))).id for _ in range(6)]
+        mine = (await s.post.write(letter(1, (2,), at, needs_reply=True))).id
+        short = mine[:8]
+        assert all(one.startswith(short) for one in others)
+        assert [one["id"] for one in (await s.bert.call("mail.read", {"ids": [short]}))["messages"]] == [mine]
+        assert (await s.bert.call("mail.thread", {"id": short}))["messages"][0]["id"] == mine
+        assert (await s.bert.call("mail.ack", {"ids": [short]}))["results"] == [{"id": mine, "ok": True}]
+        assert (await s.bert.call("mail.reply", {"id": short, "body": "b"}))["thread"] == mine
+        person = await s.rig.person()
+        asked = (await s.post.write(letter(1, (0,), at))).id
+        assert (await person.call("mail.reply", {"id": short, "body": "b"}))["thread"] == asked
+        far = (await s.post.write(letter(1, (2,), at + 120))).id
+        assert (await person.call("mail.reply", {"id": far[:8], "body": "b"}))["thread"] == far
+
+
 # -- who waits and loses the name --------------------------------------------------------------------------
 
 
