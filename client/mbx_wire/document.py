@@ -30,6 +30,14 @@ A refusal is error -32000 (-32602 for a parameter) whose `data` is `{code, messa
 tool when the client is of another version than the daemon (`VERSION_SKEW`: the hint says what to run). `client.version` is
 therefore that of mbx; a program that was written without its libraries says `""`. Times are ISO 8601 UTC.
 In params, `null`, `""` and `false` count as an absent optional member.
+
+## Names
+
+Where a mailbox that is there is named, a bare name means the agent of that name in the caller's project (in any case), else the mailbox of
+that address. `<slug>/<name>` always means the one that has this address or agent name in exactly that project; `_/<name>` one without a project. A
+name is given in the second form wherever the first would mean another mailbox to the caller. A new name has no `/`.
+Mail acts for a mailbox: names, `role:` and `*` are meant in that mailbox's project, and shown as they are meant there; for the person they are
+meant in the caller's project. `name`, `address` and `project` of a row are what they are, whoever asks.
 """
 
 EXAMPLE = (

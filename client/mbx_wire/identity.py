@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 ADDRESS_PATTERN = "^[a-z0-9][a-z0-9-]{1,39}$"
+KNOWN_PATTERN = "^([a-z0-9_-]+/)?[a-z0-9][a-z0-9-]{1,39}$"
+"""An address, also with its project's slug before it (`_`: without a project)."""
 ROLE_PATTERN = "^[a-z0-9][a-z0-9 _-]{0,39}$"
 DESCRIPTION_MAX = 200
 
@@ -41,6 +43,14 @@ NameField = Annotated[
         extra_json_schema={"pattern": ADDRESS_PATTERN},
     ),
 ]
+KnownField = Annotated[
+    str,
+    msgspec.Meta(
+        description="The mailbox's name (its address): 2 to 40 of a-z, 0-9 and -, for example shop-backend. claim also "
+        "takes <project>/<name>.",
+        extra_json_schema={"pattern": KNOWN_PATTERN},
+    ),
+]
 RoleField = Annotated[
     str,
     msgspec.Meta(
@@ -65,7 +75,7 @@ class IdentityToolParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         Action,
         msgspec.Meta(description="list: look; claim: take a mailbox; register: make one; release: let go."),
     ]
-    name: NameField | None = None
+    name: KnownField | None = None
     role: RoleField | None = None
     description: DescriptionField | None = None
     all: AllField | None = None
@@ -80,7 +90,7 @@ class ListParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ClaimParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`identity.claim`: take a mailbox; without a name the pending one or the one held last."""
 
-    name: NameField | None = None
+    name: KnownField | None = None
     role: RoleField | None = None
     description: DescriptionField | None = None
 

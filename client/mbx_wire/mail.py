@@ -95,7 +95,8 @@ class SendParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: Annotated[
         list[str],
         msgspec.Meta(
-            description="Addresses or agent names; role:<role> (who has it now, else the next), * (all live), owner.",
+            description="Agent names or addresses, <project>/<name> for another project's; role:<role> (who has it "
+            "now, else the next), * (all live), owner.",
             extra_json_schema={"minItems": 1, "maxItems": RECIPIENTS_MAX},
         ),
     ]

@@ -41,48 +41,53 @@ class Recipient(NamedTuple):
 
 def resolve(state: State, to: list[str], sender: int, ctx: Context) -> list[Recipient]:
     """Every mailbox named by `to`, each once, in order. Refuses the whole when one name is unknown."""
+    project = home(state, sender, ctx)
     found: dict[tuple[int, str | None], Recipient] = {}
     for word in to:
-        for recipient in _word(state, word.strip(), sender, ctx):
-            found.setdefault((recipient.identity, recipient.held_role), recipient)
+        for one in _word(state, word.strip(), sender, project, ctx):
+            found.setdefault((one.identity, one.held_role), one)
     return list(found.values())
 
 
-def _word(state: State, word: str, sender: int, ctx: Context) -> list[Recipient]:
+def home(state: State, mailbox: int, ctx: Context) -> int:
+    """The project in which a mailbox's mail means names, roles and `*`: its own; the caller's for the person's."""
+    found = state.identities.get(mailbox)
+    return view.project_id(state, ctx) if found is None else found.project
+
+
+def _word(state: State, word: str, sender: int, project: int, ctx: Context) -> list[Recipient]:
     if word == EVERYBODY:
-        return _everybody(state, sender, ctx)
+        return _everybody(state, sender, project, ctx)
     if word.startswith("role:"):
-        return _role(state, word.removeprefix("role:").strip(), sender, ctx)
-    return [recipient(state, mailbox(state, word, ctx), ctx)]
+        return _role(state, word.removeprefix("role:").strip(), sender, project, ctx)
+    return [recipient(state, mailbox(state, word, project), project, ctx)]
 
 
-def mailbox(state: State, word: str, ctx: Context) -> int:
-    """The id behind one address, agent name of this project, or `owner`. Raises Rejected: UNKNOWN_IDENTITY."""
+def mailbox(state: State, word: str, project: int) -> int:
+    """The id behind a name, as it is meant in this project, or `owner`. Raises Rejected: UNKNOWN_IDENTITY."""
     if word == OWNER_NAME:
         return OWNER
-    project = view.project_id(state, ctx)
     # An agent's name from before it was renamed lives on as an address, which has no capitals.
     identity = state.find(word, project) or state.find(word.lower(), project)
     if identity is None:
-        raise _unknown(state, word, ctx)
+        raise _unknown(state, word, project)
     return identity.id
 
 
-def name_of(state: State, identity: int, project: int) -> str:
-    """What mail shows for an identity id to somebody in this project: a name that means it there."""
+def name_of(state: State, identity: int, project: int | None) -> str:
+    """What mail shows for an identity id to somebody in this project: a name that means it there; None: everywhere."""
     if identity == OWNER:
         return OWNER_NAME
     found = state.identities.get(identity)
     if found is None:
         return "mbxd" if identity == SYSTEM else f"#{identity}"
-    # Another project's agent name could be somebody else's here.
-    return found.name if found.project == project else found.address
+    return state.called(found, project, agent_name=True)
 
 
-def recipient(state: State, identity: int, ctx: Context, *, detail: str | None = None) -> Recipient:
-    """The mailbox and whether somebody reads it now."""
+def recipient(state: State, identity: int, project: int, ctx: Context, *, detail: str | None = None) -> Recipient:
+    """The mailbox, as it is called in this project, and whether somebody reads it now."""
     found = state.identities.get(identity)
-    name = name_of(state, identity, view.project_id(state, ctx))
+    name = name_of(state, identity, project)
     if found is None:
         return Recipient(identity, name, OWNER_NAME, None, OWNER_READS)
     return _describe(found, name, ctx, detail)
@@ -104,10 +109,10 @@ def _describe(identity: Identity, name: str, ctx: Context, detail: str | None) -
     return Recipient(identity.id, name, stand.state, None if since is None else iso(since), detail)
 
 
-def _everybody(state: State, sender: int, ctx: Context) -> list[Recipient]:
-    project = _project(state, ctx)
+def _everybody(state: State, sender: int, project: int, ctx: Context) -> list[Recipient]:
+    _check_project(project)
     live = [
-        recipient(state, number, ctx)
+        recipient(state, number, project, ctx)
         for number in sorted(state.held.get(project, ()))
         if (identity := state.identities[number]).id != sender and view.standing(identity, ctx).state == "live"
     ]
@@ -128,11 +133,11 @@ def _everybody(state: State, sender: int, ctx: Context) -> list[Recipient]:
     return live
 
 
-def _role(state: State, role: str, sender: int, ctx: Context) -> list[Recipient]:
+def _role(state: State, role: str, sender: int, project: int, ctx: Context) -> list[Recipient]:
     naming.check_role(role)
-    project = _project(state, ctx)
+    _check_project(project)
     live = [
-        recipient(state, number, ctx, detail=f"has the role {role}")
+        recipient(state, number, project, ctx, detail=f"has the role {role}")
         for number in sorted(state.held.get(project, ()))
         if (identity := state.identities[number]).id != sender
         and identity.role == role
@@ -149,22 +154,19 @@ def waiting(role: str) -> Recipient:
     return Recipient(-1, f"role:{role}", "held", None, waits, role)
 
 
-def _project(state: State, ctx: Context) -> int:
-    project = view.project_id(state, ctx)
+def _check_project(project: int) -> None:
     if project == NO_PROJECT:
         raise Rejected(
             Code.NO_PROJECT,
-            "Roles and * need a project, and this session has none that anything was made in.",
+            "Roles and * need a project: that of the mailbox, or of the person's directory when something was made "
+            "in it. Here is none.",
             "Send to a name.",
         )
-    return project
 
 
-def _unknown(state: State, word: str, ctx: Context) -> Rejected:
-    project = view.project_id(state, ctx)
-    roster = state.roster(project)
-    near = naming.near(word.lower(), roster, state.slug(project))
-    names = [state.identities[state.by_address[address]].name for address in near]
+def _unknown(state: State, word: str, project: int) -> Rejected:
+    near = [state.find(name, project) for name in view.near(state, word, project)]
+    names = [state.called(one, project, agent_name=True) for one in near if one is not None]
     return Rejected(
         Code.UNKNOWN_IDENTITY,
         f"There is no mailbox {naming.shown(word)}." + (f" Did you mean {' or '.join(names)}?" if names else ""),

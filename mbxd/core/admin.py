@@ -25,7 +25,7 @@ def lookup(state: State, name: str, ctx: Context) -> Identity:
     found = state.find(name, project)
     if found is not None:
         return found
-    near = naming.near(name, state.roster(project), state.slug(project))
+    near = view.near(state, name, project)
     raise Rejected(
         Code.UNKNOWN_IDENTITY,
         f"There is no mailbox {naming.shown(name)}." + (f" Did you mean {' or '.join(near)}?" if near else ""),
@@ -53,7 +53,7 @@ def free(state: State, params: FreeParams, ctx: Context) -> Decision:
         raise Rejected(
             Code.PARAMETER_INVALID,
             "`reason` is empty: it is kept in the history, and the holder is told.",
-            f'For example: mbxctl free {identity.address} --reason "its terminal hangs"',
+            f'For example: mbxctl free {view.called(state, identity, ctx)} --reason "its terminal hangs"',
             data={"parameter": "reason"},
         )
     reason = naming.check_description(params.reason[:REASON_MAX])
@@ -74,7 +74,7 @@ def retire(state: State, params: NameOnlyParams, ctx: Context) -> Decision:
     events, identity = end_if_gone(identity, ctx)
     if identity.hold is not None:
         refusal = view.in_use(identity, identity.hold, view.standing(identity, ctx))
-        refusal.hint = f'Free it first: mbxctl free {identity.address} --reason "..."'
+        refusal.hint = f'Free it first: mbxctl free {view.called(state, identity, ctx)} --reason "..."'
         raise refusal
     after = evolve.with_retired(identity, "retired")
     return Decision([*events, ev.Retired(identity.id, "retired", ctx.now)], _changed(state, after, ctx))
@@ -99,7 +99,9 @@ def rename(state: State, params: RenameParams, ctx: Context) -> Decision:
     taken = state.by_address.get(to, state.by_agent_name.get((identity.project, to)))
     if taken is not None and taken != identity.id:
         other = state.identities[taken]
-        alias = "" if to in (other.address, other.name.lower()) else f" (an older name of {other.address})"
+        alias = (
+            "" if to in (other.address, other.name.lower()) else f" (an older name of {view.called(state, other, ctx)})"
+        )
         raise Rejected(
             Code.NAME_TAKEN,
             f"{to}{alias} exists already.",

@@ -54,7 +54,7 @@ def register(state: State, params: wire.RegisterAgentParams, ctx: Context) -> De
     if known is None:
         name = agentnames.check_name(params.name, params.program, params.model, strict=ctx.policy.strict_names)
         return _make(state, name, project, profile, who, ctx, provisional=False, ignored=params.registration_token)
-    return _update(state.identities[known], params, profile, who, ctx)
+    return _update(state, state.identities[known], params, profile, who, ctx)
 
 
 def _make(
@@ -98,6 +98,7 @@ def _make(
 
 
 def _update(
+    state: State,
     identity: Identity,
     params: wire.RegisterAgentParams,
     profile: ev.ProfileUpdated,
@@ -106,12 +107,12 @@ def _update(
 ) -> Decision:
     token = params.registration_token
     if token is not None and not tokens.matches(ctx.key, identity.id, identity.generation, token):
-        raise _mismatch(identity)
+        raise _mismatch(state, identity)
     yours = who is not None and who.holds is not None and who.holds.id == identity.id
     if yours:
         check_epoch(identity, ctx)
     else:
-        _check_free(identity, ctx, token=token is not None)
+        _check_free(state, identity, ctx, token=token is not None)
     if who is not None and who.holds is not None and not yours and token is not None:
         raise _shares_session(who.holds, identity)
     events: list[ev.Event] = []
@@ -139,10 +140,10 @@ def _update(
     return Decision(events, _result(after, ctx, bound=bound, warnings=warnings))
 
 
-def _check_free(identity: Identity, ctx: Context, *, token: bool) -> None:
+def _check_free(state: State, identity: Identity, ctx: Context, *, token: bool) -> None:
     """Refuse a name that somebody else holds, unless the right token is there and the hold gives way to it."""
     if identity.retired == "retired":
-        raise view.retired(identity)
+        raise view.retired(state, identity)
     if identity.hold is None:
         return
     stand = view.standing(identity, ctx)
@@ -153,11 +154,12 @@ def _check_free(identity: Identity, ctx: Context, *, token: bool) -> None:
         raise view.in_use(identity, identity.hold, stand)
 
 
-def _mismatch(identity: Identity) -> Rejected:
+def _mismatch(state: State, identity: Identity) -> Rejected:
     return Rejected(
         Code.TOKEN_MISMATCH,
         f"This is not the registration token of {identity.name}. Nothing was changed.",
-        "Use the token that came with the name; a person can see it with: mbxctl token show " + identity.address,
+        "Use the token that came with the name; a person can see it with: mbxctl token show "
+        + state.called(identity, None),
         data={"name": identity.name},
     )
 
@@ -245,14 +247,16 @@ def _result(
 
 def _agent(state: State, project_key: str, name: str, ctx: Context) -> Identity:
     project = projects.existing(state, project_key, ctx)
-    found = agentnames.taken(state, project, name)
+    number = agentnames.taken(state, project, name)
+    # A name with its project means that one, wherever the other names are meant.
+    found = state.find(name, project) if "/" in name else state.identities.get(number or 0)
     if found is not None:
-        return state.identities[found]
-    near = naming.near(name.lower(), state.roster(project), state.slug(project))
+        return found
+    near = view.near(state, name, project)
     raise Rejected(
         Code.UNKNOWN_IDENTITY,
-        f"There is no agent {naming.shown(name)} in {state.slug(project)}."
-        + (f" Did you mean {' or '.join(state.identities[state.by_address[a]].name for a in near)}?" if near else ""),
+        f"There is no agent {naming.shown(name)}{'' if '/' in name else f' in {state.slug(project)}'}."
+        + (f" Did you mean {' or '.join(near)}?" if near else ""),
         'See them with mbx_identity {"action":"list"}.',
         data={"near": near, "vacant": []},
     )
@@ -309,7 +313,7 @@ def retire(state: State, params: wire.RetireAgentParams, ctx: Context) -> Decisi
                 events.append(ev.HolderEnded(identity.id, identity.epoch, stand.reason, ctx.now, active))
             else:
                 refusal = view.in_use(identity, identity.hold, stand)
-                free = f'mbxctl free {identity.address} --reason "..."'
+                free = f'mbxctl free {state.called(identity, None)} --reason "..."'
                 refusal.hint = f"Its own session can retire it; or ask your user to free it first: {free}"
                 raise refusal
         events.append(ev.Retired(identity.id, "retired", ctx.now))

@@ -60,7 +60,7 @@ def _take_back(state: State, who: Acting, ctx: Context) -> Decision:
             "This session acts as nobody yet." + waits,
             'Look with mbx_identity {"action":"list"}, then claim or register a mailbox.',
         )
-    refusal = view.blocker(wish.identity, who, ctx)
+    refusal = view.blocker(state, wish.identity, who, ctx)
     if refusal is not None:
         raise Rejected(
             Code.NOT_BOUND,

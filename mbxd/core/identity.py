@@ -46,8 +46,11 @@ def claim(state: State, params: ClaimParams, ctx: Context) -> Decision:
     found = params.name or _unnamed(state, role, who, ctx)
     if isinstance(found, str):
         project = view.project_id(state, ctx)
-        name, known = found, state.find(found, project) or state.find(naming.check_address(found), project)
+        name, known = found, state.find(found, project)
+        if known is None and "/" in name:
+            raise view.unknown_there(state, name, project)
         if known is None:
+            naming.check_address(name)
             return _claim_unknown(state, name, role, description, who, ctx)
         found = known
     return claim_known(state, found, role, description, who, ctx)
@@ -57,7 +60,7 @@ def claim_known(
     state: State, identity: Identity, role: str | None, description: str | None, who: Acting, ctx: Context
 ) -> Decision:
     """Take this mailbox. Not by its name: the same word may mean another one in the caller's project."""
-    refusal = view.blocker(identity, who, ctx, role=role is not None)
+    refusal = view.blocker(state, identity, who, ctx, role=role is not None)
     if refusal is not None:
         raise refusal
     _check_same_role(state, identity, role, who, ctx)
@@ -106,7 +109,7 @@ def _check_same_role(state: State, identity: Identity, role: str | None, who: Ac
         raise Rejected(
             Code.ROLE_MISMATCH,
             f'{identity.address} has the role "{identity.role}", not "{role}".',
-            f"Claim it without a role: {advice.claim(identity.address, None)}.{other}",
+            f"Claim it without a role: {advice.claim(view.called(state, identity, ctx), None)}.{other}",
             data={"role": identity.role},
         )
 
@@ -185,12 +188,13 @@ def _name_taken(
     claimable = obstacle is None
     wanted = naming.conventional(slug, role)
     suggested = naming.free_variant(wanted, state.by_address)
-    alias = "" if taken.address == name else f" (now called {taken.address})"
+    called = view.called(state, taken, ctx)
+    alias = "" if name in (taken.address, taken.name.lower()) else f" (now called {called})"
     refusal = Rejected(
         Code.NAME_TAKEN,
         f"{name}{alias} exists already, in {state.slug(taken.project) or 'no project'}; "
         f"it is {stand.state} ({stand.reason}).",
-        f'Claim it: mbx_identity {{"action":"claim","name":"{taken.address}"}}.'
+        f'Claim it: mbx_identity {{"action":"claim","name":"{called}"}}.'
         if claimable
         else f'Register another name, for example "{suggested}".',
         data={
@@ -205,9 +209,9 @@ def _name_taken(
     if who is None:  # a person, who registers and claims nothing
         another = f"Register another name: {advice.register(state, role, ctx)}."
         free = claimable or needed is not None
-        refusal.hint = f"It exists, and {advice.claim_by_any(taken.address, needed)}. {another}" if free else another
+        refusal.hint = f"It exists, and {advice.claim_by_any(called, needed)}. {another}" if free else another
     elif needed is not None:
-        refusal.hint = f"Claim it with your role: {advice.claim(taken.address, needed)}."
+        refusal.hint = f"Claim it with your role: {advice.claim(called, needed)}."
     elif who.holds is not None:
         then = "claim it, or register" if obstacle == Code.HOLDS_ANOTHER else "register"
         refusal.hint = f'{advice.release_first(who)}Then {then} another name, for example "{suggested}".'
@@ -389,6 +393,6 @@ def release(state: State, _params: ReleaseParams, ctx: Context) -> Decision:
         action="release",
         released=held.address,
         warnings=warnings,
-        next=f'mbx_identity {{"action":"claim","name":"{held.address}"}}',
+        next=f'mbx_identity {{"action":"claim","name":"{view.called(state, held, ctx)}"}}',
     )
     return Decision([ev.Released(held.id, held.epoch, ctx.now, ctx.now)], result)

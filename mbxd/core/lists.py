@@ -99,7 +99,8 @@ def list_result(state: State, listing: Listing, rows: Any, ctx: Context) -> List
     loss = None if who is None else state.lost.get(who.key)
     lost = None
     if loss is not None:
-        lost = Lost(name=state.identities[loss.identity].address, to=loss.to, at=iso(loss.at), how=loss.how)
+        name = view.called(state, state.identities[loss.identity], ctx)
+        lost = Lost(name=name, to=loss.to, at=iso(loss.at), how=loss.how)
     return ListResult(
         "list",
         HostInfo(ctx.host_label, ctx.container),
@@ -121,7 +122,8 @@ def _next_after_list(state: State, listing: Listing, wish: Pending | None, ctx: 
     if wish is not None and wish.claimable:
         return 'mbx_identity {"action":"claim"}'
     if listing.claimable is not None:
-        return f'mbx_identity {{"action":"claim","name":"{listing.claimable.address}"}}'
+        name = view.called(state, listing.claimable, ctx)
+        return f'mbx_identity {{"action":"claim","name":"{name}"}}'
     return f'mbx_identity {{"action":"register","name":"{free_name(state, ctx)}","role":"backend"}}'
 
 

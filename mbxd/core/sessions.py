@@ -124,4 +124,4 @@ def pending(state: State, caller: Caller, who: Acting, project: int) -> Wish | N
     if last <= 0:
         return None
     identity = state.identities[last]
-    return Wish(identity.address, "resume", identity)
+    return Wish(state.called(identity, project), "resume", identity)

@@ -16,6 +16,8 @@ from mbxd.core.events import SessionRef
 from mbxd.ports import ProcessId
 
 NO_PROJECT = 0
+NOWHERE = "_"
+"""In place of a slug for what has no project. No slug has a `_`."""
 HINTS_KEPT = 65_536
 LOST_KEPT = 1_024
 REPLIES_KEPT = 256
@@ -252,11 +254,44 @@ class State:
         self.held[identity.project].discard(identity.id)
 
     def find(self, name: str, project: int) -> Identity | None:
-        """By the rule for bare names: this project's agent name without case first, else the address or an alias."""
+        """The identity that a name means to somebody in this project.
+
+        A bare name: this project's agent name without case first, else the address or an alias. `<slug>/<name>`: the
+        one that has this address, alias or agent name in exactly that project; NOWHERE is the slug of those without.
+        """
+        if "/" in name:
+            return self._find_qualified(name)
         found = self.by_agent_name.get((project, name.lower()))
         if found is None or self.identities[found].name.lower() != name.lower():  # a former name gives way
             found = self.by_address.get(name, found)
         return None if found is None else self.identities[found]
+
+    def _find_qualified(self, name: str) -> Identity | None:
+        slug, _, bare = name.partition("/")
+        project = NO_PROJECT if slug == NOWHERE else self.slugs.get(slug)
+        if project is None:
+            return None
+        # The address first: there is one on the host, so that what `called` gives leads back whatever else there is.
+        found = self.by_address.get(bare)
+        if found is None or self.identities[found].project != project:
+            found = self.by_agent_name.get((project, bare.lower()))
+        return None if found is None else self.identities[found]
+
+    def called(self, identity: Identity, project: int | None, *, agent_name: bool = False) -> str:
+        """The shortest name by which `find` leads back to this identity from that project; None: from every project.
+
+        agent_name: rather the agent's name than the address, where it is one. A name that means another one there
+        is qualified.
+        """
+        if agent_name and project == identity.project:
+            found = self.find(identity.name, project)
+            if found is not None and found.id == identity.id:
+                return identity.name
+        for place in (NO_PROJECT, *self.projects) if project is None else (project,):
+            found = self.find(identity.address, place)
+            if found is None or found.id != identity.id:
+                return f"{self.slug(identity.project) or NOWHERE}/{identity.address}"
+        return identity.address
 
     def slug(self, project: int) -> str | None:
         """The project's slug, None for none."""

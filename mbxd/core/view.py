@@ -16,7 +16,7 @@ from mbxd.core.events import SessionRef
 from mbxd.core.liveness import Standing, assess
 from mbxd.core.rejected import Rejected
 from mbxd.core.sessions import Acting
-from mbxd.core.state import NO_PROJECT, Hold, Identity, State
+from mbxd.core.state import NO_PROJECT, NOWHERE, Hold, Identity, State
 from mbxd.core.times import iso
 
 
@@ -25,7 +25,9 @@ def standing(identity: Identity, ctx: Context) -> Standing:
     return assess(identity, None if identity.hold is None else ctx.evidence(identity.id), ctx.policy)
 
 
-def blocker(identity: Identity, who: Acting | None, ctx: Context, *, role: bool = False) -> Rejected | None:
+def blocker(
+    state: State, identity: Identity, who: Acting | None, ctx: Context, *, role: bool = False
+) -> Rejected | None:
     """Why a claim by this session with nothing but the name would be refused now; None when it would work.
 
     who: None for a caller without a session, who is judged as a fresh one would be. role: a role is given too.
@@ -34,11 +36,11 @@ def blocker(identity: Identity, who: Acting | None, ctx: Context, *, role: bool 
         case None:
             return None
         case Code.RETIRED:
-            return retired(identity)
+            return retired(state, identity)
         case Code.HOLDS_ANOTHER if who is not None and who.holds is not None:
             return holds_another(who.holds, identity.address)
         case Code.ROLE_REQUIRED:
-            return role_required(identity.address)
+            return role_required(called(state, identity, ctx))
         case _:
             return in_use(identity, cast("Hold", identity.hold), standing(identity, ctx))
 
@@ -118,12 +120,13 @@ def role_required(name: str) -> Rejected:
     )
 
 
-def retired(identity: Identity) -> Rejected:
+def retired(state: State, identity: Identity) -> Rejected:
     """RETIRED: put away on purpose."""
+    person = state.called(identity, None)  # who types it may be anywhere
     return Rejected(
         Code.RETIRED,
         f"{identity.address} was retired on purpose.",
-        f"A person can bring it back with: mbxctl unretire {identity.address}. Or register another name.",
+        f"A person can bring it back with: mbxctl unretire {person}. Or register another name.",
     )
 
 
@@ -205,6 +208,30 @@ def project_id(state: State, ctx: Context) -> int:
     """The caller's project, NO_PROJECT when it has none or nothing was made in it yet."""
     wanted = ctx.caller.project
     return NO_PROJECT if wanted is None else state.project_by_key.get(wanted.key, NO_PROJECT)
+
+
+def called(state: State, identity: Identity, ctx: Context) -> str:
+    """The shortest name that means this identity to the caller."""
+    return state.called(identity, project_id(state, ctx))
+
+
+def near(state: State, word: str, project: int) -> list[str]:
+    """Up to three names, as they are called in `project`, that are like one which means nothing there."""
+    slug, _, bare = word.rpartition("/")
+    where = (NO_PROJECT if slug == NOWHERE else state.slugs.get(slug, -1)) if slug else project
+    found = naming.near(bare.lower(), state.roster(where), state.slug(where))
+    return [state.called(state.identities[state.by_address[address]], project) for address in found]
+
+
+def unknown_there(state: State, name: str, project: int) -> Rejected:
+    """UNKNOWN_IDENTITY for a name with its project: nothing is made by such a one."""
+    like = near(state, name, project)
+    return Rejected(
+        Code.UNKNOWN_IDENTITY,
+        f"There is no mailbox {naming.shown(name)}." + (f" Did you mean {' or '.join(like)}?" if like else ""),
+        'See all with mbx_identity {"action":"list","all":true}.',
+        data={"near": like, "vacant": []},
+    )
 
 
 def project_info(state: State, ctx: Context) -> ProjectInfo | None:

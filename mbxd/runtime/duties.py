@@ -265,7 +265,7 @@ class Duties:
     def _name(self, number: int, reader: int) -> str:
         state = self._engine.state
         found = state.identities.get(reader)
-        return addressing.name_of(state, number, 0 if found is None else found.project)
+        return addressing.name_of(state, number, None if found is None else found.project)  # a person reads anywhere
 
     async def _owed(self, number: int) -> list[Open]:
         if number not in self._involved:

@@ -64,7 +64,8 @@ class Fanout:
         if not self._subscribers:
             return
         identity = self._state.identities.get(to)
-        project = 0 if identity is None else identity.project
+        # The person's mail is read in any project.
+        project = None if identity is None else identity.project
         arrival = Arrival(
             to=addressing.name_of(self._state, to, project),
             from_=addressing.name_of(self._state, sender, project),
@@ -72,7 +73,7 @@ class Fanout:
             kind=kind,
             id=message,
             unread=unread,
-            project=self._state.slug(project),
+            project=None if project is None else self._state.slug(project),
         )
         self._tell(Notification("events.mail", arrival), arrival.project)
 

@@ -97,11 +97,9 @@ def why(services: Services, name: str, ctx: Context) -> WhyResult:
         host = identity.past.session.host
         now = Watched(host, None, services.processes.probe(host, None), services.awake.now())
         processes.append(_process(services, "last host", now))
-    # The address may be the name of another one in the caller's project; what was asked for leads here.
-    same = state.find(identity.address, view.project_id(state, ctx))
-    called = identity.address if same is identity else name
+    called = view.called(state, identity, ctx)
     return WhyResult(
-        name=identity.address,
+        name=called,
         state=stand.state,
         reason=stand.reason,
         rule=_rule(identity, stand, evidence, services.settings.policy),

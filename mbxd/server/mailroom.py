@@ -138,8 +138,7 @@ class Mailroom:
 
     def _reader(self, me: Me, ctx: Context) -> letters.Reader:
         state = self.services.engine.state
-        identity = state.identities.get(me.identity)
-        return letters.Reader(state, me.identity, view.project_id(state, ctx) if identity is None else identity.project)
+        return letters.Reader(state, me.identity, addressing.home(state, me.identity, ctx))
 
     # -- looking ---------------------------------------------------------------------------------------------
 
@@ -177,7 +176,7 @@ class Mailroom:
         wish = None if who is None else pending(state, ctx.caller, who, view.project_id(state, ctx))
         shown = None
         if wish is not None:
-            free = wish.identity is not None and view.blocker(wish.identity, who, ctx) is None
+            free = wish.identity is not None and view.obstacle(wish.identity, who, ctx) is None
             shown = Pending(name=wish.name, why=wish.why, claimable=free)
         return wire.WhoamiResult(
             name=None,
@@ -320,7 +319,8 @@ class Mailroom:
                 "Send to a name with mbx_send.",
                 data={"near": [], "vacant": []},
             )
-        whom = [addressing.recipient(state, one, ctx) for one in ids]
+        project = addressing.home(state, me.identity, ctx)
+        whom = [addressing.recipient(state, one, project, ctx) for one in ids]
         command = self._letter(me, ctx, whom, params, reply_to=full)
         return await self._post(me, command, whom, params, ctx)
 
@@ -335,7 +335,7 @@ class Mailroom:
         **more: Any,
     ) -> c.Send:
         services = self.services
-        project = view.project_id(services.engine.state, ctx)
+        project = addressing.home(services.engine.state, me.identity, ctx)
         return c.Send(
             sender=me.identity,
             recipients=tuple([one.identity for one in whom if one.held_role is None]),
@@ -360,7 +360,8 @@ class Mailroom:
         sent: c.Sent = await services.post.write(command, _request(params, ctx))
         if (sent.recipients, sent.held) != (list(command.recipients), list(command.held)):
             # It was sent before, and reached whom it reached then.
-            reached = [addressing.recipient(services.engine.state, one, ctx) for one in sent.recipients]
+            state, project = services.engine.state, addressing.home(services.engine.state, me.identity, ctx)
+            reached = [addressing.recipient(state, one, project, ctx) for one in sent.recipients]
             whom = [*reached, *(addressing.waiting(one.role) for one in sent.held)]
         warnings = letters.strange_roles(services.engine.state, sent.held)
         return letters.posted(sent, whom, warnings, needs_reply=command.needs_reply)
@@ -393,8 +394,9 @@ class Mailroom:
         """Look into any mailbox; nothing changes in it."""
         people_only(ctx)
         state, post = self.services.engine.state, self.services.post
-        box = Me(addressing.mailbox(state, params.name, ctx), 0)
-        reader = self._reader(box, ctx)
+        project = view.project_id(state, ctx)  # the person's: it is the person who reads the names
+        box = Me(addressing.mailbox(state, params.name, project), 0)
+        reader = letters.Reader(state, box.identity, project)
         if params.id is not None:
             return await self._bodies([params.id], params.offset or 0, reader)
         limit, before = params.limit or wire.LIMIT_DEFAULT, params.before or ""

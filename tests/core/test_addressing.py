@@ -16,6 +16,7 @@ from mbxd.core import addressing
 from mbxd.core.addressing import OWNER, SYSTEM, Recipient
 from mbxd.core.context import PERSON, Caller
 from mbxd.core.rejected import Rejected
+from mbxd.core.sessions import holding
 from tests.core.model import World, process, project
 
 SHOP = project("shop")
@@ -34,11 +35,15 @@ def world() -> World:
     return world
 
 
-def resolve(world: World, *to: str, caller: Caller = ANNA, sender: int = 1) -> list[Recipient]:
+def resolve(world: World, *to: str, caller: Caller = ANNA, sender: int | None = None) -> list[Recipient]:
+    """sender: what the caller holds, unless it is said."""
+    if sender is None:
+        held = holding(world.state, caller)
+        sender = OWNER if held is None else held.id
     return addressing.resolve(world.state, list(to), sender, world.context(caller))
 
 
-def refused(world: World, *to: str, caller: Caller = ANNA, sender: int = 1) -> Rejected:
+def refused(world: World, *to: str, caller: Caller = ANNA, sender: int | None = None) -> Rejected:
     with pytest.raises(Rejected) as refusal:
         resolve(world, *to, caller=caller, sender=sender)
     return refusal.value
@@ -104,7 +109,23 @@ def test_a_role_means_its_live_holders_here_but_the_sender(world: World) -> None
     assert [one.held_role for one in resolve(world, "role:tester", caller=nobody)] == ["tester"]
     assert [one.held_role for one in resolve(world, "role:a", "role:b", "role:a")] == ["a", "b"]
     assert refused(world, "role:").code == Code.ROLE_INVALID
-    assert refused(world, "role:x", caller=replace(ANNA, project=None)).code == Code.NO_PROJECT
+    assert refused(world, "role:x", caller=PERSON).code == Code.NO_PROJECT
+
+
+def test_mail_means_the_project_of_the_mailbox_wherever_its_session_works(world: World) -> None:
+    for place in (SHOP, project("other")):
+        world.run("agent.create", CreateAgentParams(place.key, "p", "m", name_hint="GreenCastle"), PERSON)
+    away = replace(ANNA, project=project("other"))
+    assert [one.identity for one in resolve(world, "role:tester", "GreenCastle", "*", caller=away)] == [2, 4]
+    assert [one.identity for one in resolve(world, "GreenCastle", "*", caller=replace(PERSON, project=SHOP))] == [
+        4,
+        1,
+        2,
+    ]
+    world.run("identity.register", RegisterParams("lost", "any"), replace(CARL, host=process(400), project=None))
+    placeless = replace(CARL, host=process(400), project=SHOP)
+    assert refused(world, "*", caller=placeless).code == Code.NO_PROJECT
+    assert [one.name for one in resolve(world, "greencastle", caller=placeless)] == ["greencastle"]
 
 
 def test_everybody_means_who_is_live_here_but_the_sender(world: World) -> None:

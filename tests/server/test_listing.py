@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mbx_wire.agent import CreateAgentParams
+from mbx_wire.agent import CreateAgentParams, RegisterAgentParams
 from mbx_wire.identity import ClaimParams, ListParams, ListResult, RegisterParams, ReleaseParams
 from mbxd.core import lists as rules
 from mbxd.core import machine
@@ -46,6 +46,7 @@ steps = st.one_of(
     st.tuples(st.just("register"), st.sampled_from(CALLERS), st.sampled_from(NAMES)),
     st.tuples(st.just("claim"), st.sampled_from(CALLERS), st.sampled_from(NAMES)),
     st.tuples(st.just("create"), st.sampled_from(CALLERS), st.binary(min_size=16, max_size=16)),
+    st.tuples(st.just("agent"), st.sampled_from(CALLERS), st.sampled_from(["Shop-A", "Cafe-A", "Cafe_A"])),
     st.tuples(st.just("release"), st.sampled_from(CALLERS), st.none()),
     st.tuples(st.sampled_from(["alive", "dead", "unknown"]), st.sampled_from(CALLERS[:5]), st.integers(0, 1)),
     st.tuples(st.just("wait"), st.none(), st.sampled_from([1.0, 61.0, 1801.0])),
@@ -92,6 +93,9 @@ class Desk:
             case "create":  # without a role
                 made = CreateAgentParams("/src/shop", "x", "y")
                 self.run("agent.create", made, who, entropy=value, projects={"/src/shop": SHOP})
+            case "agent":
+                where = who.project or SHOP
+                self.run("agent.register", RegisterAgentParams(where.key, "x", "y", name=value), who)
             case "release":
                 self.run("identity.release", ReleaseParams(), who)
             case "alive" | "dead" | "unknown":

@@ -44,7 +44,11 @@ BASE: dict[str, dict[str, Any]] = {
 """A good call of every tool."""
 
 BY_PATTERN: dict[str, tuple[list[str], list[str]]] = {
-    "^[a-z0-9][a-z0-9-]{1,39}$": (["ab", "0-", "a" * 40], ["a", "Ab", "-a", "a_b", "a" * 41, "\u0430b"]),
+    # With a slash it means a mailbox that is there, which the daemon alone can say.
+    "^([a-z0-9_-]+/)?[a-z0-9][a-z0-9-]{1,39}$": (
+        ["ab", "0-", "a" * 40],
+        ["a", "Ab", "-a", "a_b", "a" * 41, "\u0430b", "/ab", "a/", "a/b/cd", "A/cd"],
+    ),
     "^[a-z0-9][a-z0-9 _-]{0,39}$": (["a", "a b_c-d", "a" * 40], ["A", " a", "_a", "a.b", "a" * 41, "\u0661"]),
     "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$": (["Worker.7", "a-b_c.1", "Z9" * 64], [".a", "a b", "a/b", "Z9" * 64 + "9"]),
 }
