@@ -6,6 +6,7 @@ A real store and its thread below a daemon in memory; waits are real and bounded
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from mbxd.mail import commands as c
 from mbxd.mail.errors import MailBusy, MailError, MailFull, MailRefused, MailUnusable
 from mbxd.runtime import duties
 from mbxd.runtime.post import Post, refused
+from mbxd.server import letters
 from tests.support.daemon import Refused
 from tests.support.rig import Rig, RigClient, SlowCommitter, running
 
@@ -401,6 +403,19 @@ async def test_the_beginning_of_an_id_means_ones_own_mail(tmp_path: Path) -> Non
         assert (await person.call("mail.reply", {"id": short, "body": "b"}))["thread"] == asked
         far = (await s.post.write(letter(1, (2,), at + 120))).id
         assert (await person.call("mail.reply", {"id": far[:8], "body": "b"}))["thread"] == far
+
+
+async def test_read_leaves_for_the_next_call_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters, "PAGE_BYTES", 600)
+    async with scene(tmp_path) as s:
+        ids = [(await s.post.write(letter(1, (2,), s.now))).id for _ in range(5)]
+        seen, call = [], {"ids": ids}
+        while call:
+            page = await s.bert.call("mail.read", call)
+            seen.append([one["id"] for one in page["messages"]])
+            call = json.loads(page["next"].removeprefix("mbx_read ")) if page["next"] else {}
+        assert len(seen) > 1
+        assert [*itertools.chain(*seen)] == ids
 
 
 # -- who waits and loses the name --------------------------------------------------------------------------

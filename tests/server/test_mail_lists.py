@@ -5,10 +5,15 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
+import msgspec
 import pytest
 
 from mbx_wire import mail as wire
-from mbxd.server import letters
+from mbx_wire.framing import MAX_LINE
+from mbxd.core.state import State
+from mbxd.mail.commands import Role
+from mbxd.mail.records import Letter, Receipt
+from mbxd.server import letters, tools
 from tests.support.office import Office, send
 
 # -- as much as fits ---------------------------------------------------------------------------------------
@@ -65,6 +70,20 @@ def test_a_page_ends_where_the_next_begins(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(letters, "PAGE_BYTES", 7)
     assert letters.fitting(shown) == 1
     assert letters.fitting([]) == 0
+
+
+def test_one_message_fits_a_line_whatever_its_recipients_noted() -> None:
+    receipts = [Receipt(number, "acked", None, 1.0, "\1" * 500, owes_reply=False) for number in range(1, 301)]
+    letter = Letter("m", "t", 1, "message", False, "s", 1, [], None, 1.0, 1, receipts, [Role(1, "x")])
+    shown = letters.Reader(State(), 1, 0).own(letter)
+    assert shown.recipients is not None
+    assert (len(shown.to), shown.to[-1]) == (201, "and 101 more")
+    assert (len(shown.recipients), shown.state) == (201, "unread")
+    assert (shown.recipients[-1].name, shown.recipients[-1].detail) == ("and 101 more", "100 acked")
+    page = letters.listed([shown, shown], None)
+    assert (len(page.messages), page.before) == (1, "m")
+    whole = tools.result(msgspec.json.encode(page), 0)
+    assert len(msgspec.json.encode(whole)) < MAX_LINE * 3 / 4
 
 
 # -- what is said ------------------------------------------------------------------------------------------
