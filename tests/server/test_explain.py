@@ -151,7 +151,7 @@ async def test_the_last_holder_is_evidence_and_is_looked_at_anew(autojump_clock:
         assert (process["pid"], process["verdict"], process["description"]) == (host, "dead", None)
 
 
-async def test_what_was_asked_for_is_what_is_advised(autojump_clock: trio.abc.Clock) -> None:
+async def test_what_is_advised_leads_to_what_was_asked_for(autojump_clock: trio.abc.Clock) -> None:
     """The address of another project's mailbox can be the name of an agent here."""
     async with running() as rig:
         person = await rig.person()
@@ -160,8 +160,8 @@ async def test_what_was_asked_for_is_what_is_advised(autojump_clock: trio.abc.Cl
         await person.call("admin.rename", {"name": "worker", "to": "castle"})
         await person.call("agent.register", {**MAKE, "name": "Castle"})
         found = await why(person, "worker")
-        assert found["name"] == "castle"
-        assert "name=worker" in found["options"][0]
+        assert found["name"] == "docs/castle"
+        assert "name=docs/castle" in found["options"][0]
 
 
 async def test_a_swept_one_is_revived_by_a_claim(autojump_clock: trio.abc.Clock, tmp_path: Path) -> None:
