@@ -249,12 +249,7 @@ def test_the_lock_is_not_handed_to_children(place: Place, daemon: DaemonProcess)
 
 def sockets(daemon: DaemonProcess) -> int:
     """How many sockets a daemon has open: files come and go with its log's segments."""
-    directory = f"/proc/{daemon.pid}/fd"
-    targets = []
-    for number in os.listdir(directory):
-        with contextlib.suppress(OSError):
-            targets.append(os.readlink(f"{directory}/{number}"))
-    return sum(target.startswith("socket:") for target in targets)
+    return sum(target.startswith("socket:") for target in links(daemon.pid))
 
 
 @pytest.mark.parametrize("how", ["a full disk", "a directory in its place"])
@@ -506,5 +501,9 @@ def test_a_watched_configuration_does_not_hold_up_the_end(place: Place) -> None:
 
 
 def links(pid: int) -> list[str]:
-    """Where the descriptors of a process lead."""
-    return [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    """Where the descriptors of a process lead: some come and go meanwhile."""
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return found
