@@ -24,25 +24,38 @@ QUERY_MAX: Final = 2_000
 WORDS_MAX: Final = 64
 RARE: Final = 100
 """Messages of the whole host in which words are still rare."""
+COMMON_KEPT: Final = 256
+"""Queries whose words are known to be common; the oldest is forgotten."""
 _WORD: Final = re.compile(r"\w")
 
 
 def search(
-    conn: sqlite3.Connection, identity: int | None, query: str, *, scope: Scope, limit: int, before: str
+    conn: sqlite3.Connection,
+    identity: int | None,
+    query: str,
+    *,
+    scope: Scope,
+    limit: int,
+    before: str,
+    common: dict[str, None],
 ) -> Page:
     """Messages with the query's words in subject or body, newest first, each with a snippet of its body.
 
     query: FTS5's language (https://sqlite.org/fts5.html, section 3); what that refuses is taken as plain words,
-    all of which must occur. identity None: a person, who finds everything.
+    all of which must occur. identity None: a person, who finds everything. common: what was found to be common
+    before, and stays so while nothing is pruned, is not looked at again; it is kept up here.
     """
     limit = bounded(limit)
     wanted = understood(conn, query)
     if wanted is None:
         return Page([], None)
     match, below = f"{{subject body}} : ({wanted})", before_of(conn, before)
-    rows = None if identity is None else _rare(conn, match, _tokens(identity, scope), below, limit)
+    rows = None
+    if identity is not None and match not in common:
+        rows = _rare(conn, match, _tokens(identity, scope), below, limit)
     if rows is None:
         if identity is not None:
+            _remember(common, match)
             match = f"({match}) AND who : ({' OR '.join(_tokens(identity, scope))})"
         rows = conn.execute(
             f"SELECT {COLUMNS} FROM words JOIN messages m ON m.n = words.rowid"  # noqa: S608
@@ -51,6 +64,12 @@ def search(
         ).fetchall()
     found = page(conn, rows, limit)
     return Page(_with_snippets(conn, rows[:limit], found.letters, pattern(wanted)), found.cursor)
+
+
+def _remember(common: dict[str, None], match: str) -> None:
+    common[match] = None
+    if len(common) > COMMON_KEPT:
+        common.pop(next(iter(list(common))), None)  # readers are several threads
 
 
 def prepare(conn: sqlite3.Connection) -> None:

@@ -37,6 +37,7 @@ class MailStore:
         self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._permits = threading.BoundedSemaphore(READERS)
         self._closed = False
+        self._common: dict[str, None] = {}
         conn = schema.open_writer(path, sync=sync)
         try:
             self._unread = count_unread(conn)
@@ -128,7 +129,7 @@ class MailStore:
         self, identity: int | None, query: str, *, scope: Scope = "mine", limit: int = 30, before: str = ""
     ) -> Page:
         """See `search.search`."""
-        return self._read(search, identity, query, scope=scope, limit=limit, before=before)
+        return self._read(search, identity, query, scope=scope, limit=limit, before=before, common=self._common)
 
     def owed(self, identity: int, limit: int = 50) -> list[Open]:
         """See `queries.owed`."""

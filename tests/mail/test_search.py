@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mbxd.mail.search import RARE
+from mbxd.mail.search import COMMON_KEPT, RARE
 from mbxd.mail.snippets import LENGTH, pattern, snippet
 from tests.mail.support import Mail
 
@@ -47,6 +47,18 @@ def test_each_sees_its_own_however_common_the_word_is(mail: Mail, others: int) -
     assert mail.found(1, "body", limit=4, before=mine[3]) == mine[4:]
     assert mail.found(1, "body", scope="sent") == [mine[place] for place in (1, 2, 6)]
     assert mail.found(1, "body", scope="received") == [mine[place] for place in (0, 3, 4, 5)]
+
+
+def test_words_are_found_to_be_common_once_and_few_are_kept(mail: Mail) -> None:
+    mine = mail.send(1, (2,))
+    for _ in range(RARE + 1):
+        mail.send(11, (12,))
+    for number in range(COMMON_KEPT + 5):
+        for _ in range(2):
+            assert mail.found(1, f"body OR other{number}") == [mine]
+    assert len(mail.store._common) == COMMON_KEPT
+    assert mail.found(1, "other1") == []
+    assert len(mail.store._common) == COMMON_KEPT, "that is rare"
 
 
 @pytest.mark.parametrize(
