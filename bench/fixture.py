@@ -84,6 +84,23 @@ def directory(bench: Bench) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """Keep us, and what is begun meanwhile, on one core.
+
+    Where a scheduler puts the two ends of a socket is chance, and waking another core takes longer than a ping.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
 def daemon(
     bench: Bench, *, sync: str = "real", state: str | None = None, module: str = "bench.daemon"
 ) -> Iterator[Daemon]:

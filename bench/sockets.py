@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from bench import client, floors, load
-from bench.fixture import Bench, Daemon, daemon, directory, environment, script
+from bench.fixture import Bench, Daemon, daemon, directory, environment, one_core, script
 from bench.holders import holders
 from bench.measure import Sample, in_turns, p50, timed
 from bench.table import Row
@@ -23,7 +23,7 @@ US = 1e6
 
 def ping(bench: Bench) -> Iterator[Row]:
     """A ping against an echo of the same bytes."""
-    with daemon(bench) as running, running.connect() as conn, directory(bench) as folder:
+    with one_core(), daemon(bench) as running, running.connect() as conn, directory(bench) as folder:
         reply = conn.call(client.PING)
         with floors.echo(f"{folder}/echo", client.PING, reply) as echo:
             subject = timed(lambda: conn.call(client.PING))
@@ -35,6 +35,7 @@ def ping(bench: Bench) -> Iterator[Row]:
 def lists(bench: Bench) -> Iterator[Row]:
     """Lists of 20 and of 100 identities, half of them held by living processes, against a ping."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(one_core())
         running = stack.enter_context(daemon(bench))
         pinging = stack.enter_context(running.connect())
         subjects = [timed(lambda: pinging.call(client.PING))]
