@@ -88,8 +88,8 @@ CREATE VIRTUAL TABLE words USING fts5 (
   subject, body, who, content = 'messages', content_rowid = 'n', columnsize = 0,
   tokenize = "unicode61 remove_diacritics 2"
 );
--- A leaf of the index fits a page of the file; left to itself each reaches into two more.
-INSERT INTO words (words, rank) VALUES ('pgsz', 1900);
+-- Two leaves of the index fit a page of the file; left to itself each reaches into two more.
+INSERT INTO words (words, rank) VALUES ('pgsz', 960);
 """
 
 UPGRADES: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {}
