@@ -14,7 +14,9 @@ from mbxctl import link, post
 from mbxctl.failure import Failure
 from mbxctl.render import Output, ago
 
-_OF_ONE = frozenset({Code.UNKNOWN_MESSAGE, Code.MESSAGE_PRUNED, Code.MESSAGE_AMBIGUOUS, Code.PARAMETER_INVALID})
+_OF_ONE = frozenset(
+    {Code.UNKNOWN_MESSAGE, Code.NOT_YOURS, Code.MESSAGE_PRUNED, Code.MESSAGE_AMBIGUOUS, Code.PARAMETER_INVALID}
+)
 """Refusals of one id, which say nothing about the others."""
 
 

@@ -177,6 +177,8 @@ def test_read_shows_what_there_is_beside_what_is_not(place: Place, serve: Serve)
         one = params.get("id") or params["ids"][0]
         if one.startswith("bad"):
             return refusal("UNKNOWN_MESSAGE", f"there is no message {one}")
+        if one == "foreign":
+            return refusal("NOT_YOURS", "foreign")
         return refusal("NOT_BOUND", "lost") if one == "lost" else messages(header(id=one, body=f"body of {one}"))
 
     stub = serve(mail__read=read, mail__peek=read)
@@ -190,6 +192,8 @@ def test_read_shows_what_there_is_beside_what_is_not(place: Place, serve: Serve)
     assert [one["id"] for one in as_json.document["messages"]] == [ID]
     assert as_json.document["warnings"] == ["UNKNOWN_MESSAGE: there is no message bad2"]
     assert list(place.run("read", "bad1", "--json").document) == ["error"]
+    foreign = place.run("read", "foreign", ID)
+    assert (f"body of {ID}" in foreign.out, "[NOT_YOURS]" in foreign.err) == (True, True)
     result = place.run("read", ID, "lost", "other")  # what is not about one message ends it
     assert (result.code, f"body of {ID}" in result.out, "[NOT_BOUND]" in result.err) == (1, True, True)
     assert stub.calls[-1] == ("mail.read", {"ids": ["lost"]})
