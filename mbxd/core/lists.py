@@ -15,7 +15,7 @@ from mbxd.core import naming, view
 from mbxd.core.context import Context
 from mbxd.core.identity import Decision
 from mbxd.core.liveness import Standing
-from mbxd.core.sessions import Acting, Wish, looking, pending
+from mbxd.core.sessions import Acting, looking
 from mbxd.core.state import NO_PROJECT, Identity, State
 from mbxd.core.times import iso
 
@@ -82,20 +82,11 @@ def list_(state: State, params: ListParams, ctx: Context) -> Decision:
     return Decision([], list_result(state, Listing(who, truncated, warnings, free), rows, ctx))
 
 
-def wished(state: State, who: Acting | None, ctx: Context) -> Wish | None:
-    """What the caller would take by itself."""
-    return None if who is None else pending(state, ctx.caller, who, view.project_id(state, ctx))
-
-
 def list_result(state: State, listing: Listing, rows: Any, ctx: Context) -> ListResult:
     """The result around the rows: a list of them, or the whole array encoded already."""
     who = listing.who
     mine = None if who is None else who.holds
-    wish = wished(state, who, ctx)
-    shown = None
-    if wish is not None:
-        free = wish.identity is not None and view.obstacle(wish.identity, who, ctx) is None
-        shown = Pending(name=wish.name, why=wish.why, claimable=free)
+    shown = view.waits_for(state, who, ctx)
     loss = None if who is None else state.lost.get(who.key)
     lost = None
     if loss is not None:

@@ -27,16 +27,17 @@ Change: TypeAlias = (
     ev.ProjectCreated | ev.IdentityRegistered | ev.RoleSet | ev.Retired | ev.Unretired | ev.Renamed | ev.ProfileUpdated
 )
 """Events that change a file of the archive."""
-CHANGES = (
-    ev.ProjectCreated,
-    ev.IdentityRegistered,
-    ev.RoleSet,
-    ev.Retired,
-    ev.Unretired,
-    ev.Renamed,
-    ev.ProfileUpdated,
+CHANGES = frozenset(
+    {
+        ev.ProjectCreated,
+        ev.IdentityRegistered,
+        ev.RoleSet,
+        ev.Retired,
+        ev.Unretired,
+        ev.Renamed,
+        ev.ProfileUpdated,
+    }
 )
-_CHANGES = frozenset(CHANGES)
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
@@ -47,7 +48,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 def is_change(event: ev.Event) -> TypeGuard[Change]:
     """Whether an event changes a file of the archive. By exact type, since every event passes by, mostly others."""
-    return type(event) in _CHANGES
+    return type(event) in CHANGES
 
 
 class Entry(NamedTuple):

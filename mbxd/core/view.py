@@ -9,13 +9,13 @@ import math
 from typing import Any, cast
 
 from mbx_wire.errors import Code
-from mbx_wire.identity import Holder, LastHolder, ProjectInfo, Row, You
+from mbx_wire.identity import Holder, LastHolder, Pending, ProjectInfo, Row, You
 from mbxd.core import naming
 from mbxd.core.context import Context
 from mbxd.core.events import SessionRef
 from mbxd.core.liveness import Standing, assess
 from mbxd.core.rejected import Rejected
-from mbxd.core.sessions import Acting
+from mbxd.core.sessions import Acting, Wish, pending
 from mbxd.core.state import NO_PROJECT, NOWHERE, Hold, Identity, State
 from mbxd.core.times import iso
 
@@ -202,6 +202,20 @@ def you(state: State, identity: Identity, ctx: Context) -> You:
         epoch=identity.epoch,
         unread=ctx.unread.get(identity.id, 0),
     )
+
+
+def wished(state: State, who: Acting | None, ctx: Context) -> Wish | None:
+    """What the caller would take by itself."""
+    return None if who is None else pending(state, ctx.caller, who, project_id(state, ctx))
+
+
+def waits_for(state: State, who: Acting | None, ctx: Context) -> Pending | None:
+    """The same as results show it: also whether a claim of it would work now."""
+    wish = wished(state, who, ctx)
+    if wish is None:
+        return None
+    free = wish.identity is not None and obstacle(wish.identity, who, ctx) is None
+    return Pending(name=wish.name, why=wish.why, claimable=free)
 
 
 def project_id(state: State, ctx: Context) -> int:

@@ -258,7 +258,7 @@ class Rows:
             who.holds is None
             and ctx.container is None
             and not _is_heir(page, who)
-            and rules.wished(self._state, who, ctx) is None
+            and view.wished(self._state, who, ctx) is None
         )
 
     def _result(

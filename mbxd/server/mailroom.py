@@ -16,14 +16,13 @@ import trio
 
 from mbx_wire import mail as wire
 from mbx_wire.errors import Code
-from mbx_wire.identity import Pending
 from mbx_wire.methods import NoParams
 from mbxd.core import addressing, binding, machine, mailrules, view
 from mbxd.core.admin import people_only
 from mbxd.core.binding import Bind, Bound
 from mbxd.core.context import Context
 from mbxd.core.rejected import Rejected
-from mbxd.core.sessions import looking, pending
+from mbxd.core.sessions import looking
 from mbxd.core.state import Identity
 from mbxd.mail import commands as c
 from mbxd.mail.errors import MailRefused
@@ -173,11 +172,6 @@ class Mailroom:
     def _nobody(self, refusal: Rejected, ctx: Context) -> wire.WhoamiResult:
         state = self.services.engine.state
         who, _ = looking(state, ctx.caller)
-        wish = None if who is None else pending(state, ctx.caller, who, view.project_id(state, ctx))
-        shown = None
-        if wish is not None:
-            free = wish.identity is not None and view.obstacle(wish.identity, who, ctx) is None
-            shown = Pending(name=wish.name, why=wish.why, claimable=free)
         return wire.WhoamiResult(
             name=None,
             address=None,
@@ -187,7 +181,7 @@ class Mailroom:
             unread=0,
             owed=[],
             waited_for=[],
-            pending=shown,
+            pending=view.waits_for(state, who, ctx),
             warnings=[f"{refusal.code}: {refusal.message}"],
             next='mbx_identity {"action":"list"}',
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import IO, Any
 
 from tests.e2e.test_mbxctl_e2e import AgentCli, agent, needs_a_person, real
@@ -141,55 +143,51 @@ def on_terminal(place: Place, *args: str) -> str:
     return shown.decode()
 
 
+@contextlib.contextmanager
+def watching(place: Place, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """`mbxctl inbox --watch --json`, ended by Ctrl-C."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "mbxctl", "inbox", "--watch", "--json", *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=place.project,
+        env=place.env,
+    ) as watch:
+        try:
+            yield watch
+        finally:
+            watch.send_signal(signal.SIGINT)
+        assert watch.wait(LIMIT) == 0
+
+
 def test_watch_hears_of_mail_as_it_comes(real: Place, agent: AgentCli) -> None:
     needs_a_person(real)
     agent.call(action="register", name="shop-api", role="api")
     agent.mbxctl("send", "owner", "--subject", "first", "--body", "b")
-    with subprocess.Popen(
-        [sys.executable, "-m", "mbxctl", "inbox", "--watch", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=real.project,
-        env=real.env,
-    ) as watch:
-        try:
-            assert json.loads(line_of(watch.stdout))["subject"] == "first"
-            assert "watching for mail" in line_of(watch.stderr)
-            agent.mbxctl("send", "shop-api", "--subject", "to itself", "--body", "b")
-            agent.mbxctl("send", "owner", "--subject", "second", "--body", "b")
-            came = json.loads(line_of(watch.stdout))
-            assert (came["subject"], came["from"], came["to"]) == ("second", "shop-api", "owner")
-        finally:
-            watch.send_signal(signal.SIGINT)
-        assert watch.wait(LIMIT) == 0
+    with watching(real) as watch:
+        assert json.loads(line_of(watch.stdout))["subject"] == "first"
+        assert "watching for mail" in line_of(watch.stderr)
+        agent.mbxctl("send", "shop-api", "--subject", "to itself", "--body", "b")
+        agent.mbxctl("send", "owner", "--subject", "second", "--body", "b")
+        came = json.loads(line_of(watch.stdout))
+        assert (came["subject"], came["from"], came["to"]) == ("second", "shop-api", "owner")
 
 
 def test_watch_follows_a_rename(real: Place) -> None:
     needs_a_person(real)
     for name, role in (("shop-api", "api"), ("shop-web", "web")):
         assert real.run("register", name, "--role", role).code == 0
-    with subprocess.Popen(
-        [sys.executable, "-m", "mbxctl", "inbox", "--watch", "--json", "--as", "SHOP-API"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=real.project,
-        env=real.env,
-    ) as watch:
-        try:
-            assert "watching for mail" in line_of(watch.stderr)
-            for to in ("shop-web", "shop-api"):
-                send(real, to, subject=f"before, to {to}")
-            assert json.loads(line_of(watch.stdout))["subject"] == "before, to shop-api"
-            assert real.run("rename", "shop-api", "shop-core").code == 0
-            send(real, "shop-web", subject="after")
-            for to in ("shop-core", "shop-api"):
-                send(real, to, subject=f"after, to {to}")
-                assert json.loads(line_of(watch.stdout))["subject"] == f"after, to {to}"
-        finally:
-            watch.send_signal(signal.SIGINT)
-        assert watch.wait(LIMIT) == 0
+    with watching(real, "--as", "SHOP-API") as watch:
+        assert "watching for mail" in line_of(watch.stderr)
+        for to in ("shop-web", "shop-api"):
+            send(real, to, subject=f"before, to {to}")
+        assert json.loads(line_of(watch.stdout))["subject"] == "before, to shop-api"
+        assert real.run("rename", "shop-api", "shop-core").code == 0
+        send(real, "shop-web", subject="after")
+        for to in ("shop-core", "shop-api"):
+            send(real, to, subject=f"after, to {to}")
+            assert json.loads(line_of(watch.stdout))["subject"] == f"after, to {to}"
 
 
 def test_care_of_the_mail_file(real: Place) -> None:

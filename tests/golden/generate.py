@@ -155,7 +155,7 @@ def make_archive(packed: Path) -> dict[str, Any]:
     for seq, event in enumerate(HISTORY, 1):
         before = state.identities[event.identity].name if isinstance(event, ev.Renamed) else None
         evolve(state, event)
-        if isinstance(event, profiles.CHANGES):
+        if profiles.is_change(event):
             entries.append(profiles.Entry(seq, event, before))
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place) / "archive"

@@ -91,7 +91,7 @@ def world(*events: ev.Event) -> tuple[State, list[Entry]]:
     state, entries = State(), []
     for seq, event in enumerate(events, 1):
         evolve(state, event)
-        if isinstance(event, profiles.CHANGES):
+        if profiles.is_change(event):
             entries.append(Entry(seq, event))
     return state, entries
 
